@@ -34,9 +34,9 @@ def _end() -> None:
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Start processes in the block that ignore Ctrl-C and do not run the program's main file.
+    """Make processes that start in the block ignore Ctrl-C and not run the program's main file.
 
-    This process handles Ctrl-C and ends them. They need nothing from the main file.
+    This process handles Ctrl-C and ends those processes, which need nothing from the main file.
     """
     main = sys.modules["__main__"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -23,9 +23,9 @@ class Status(StrEnum):
 class FaultKind(StrEnum):
     """The cause of a failure.
 
-    A configuration fails on every machine; a machine's failure may not happen on another one. A
-    job that ran out of GPU memory may fit if no other job shares the GPU. A process whose code has
-    changed computes nothing, and a storage that cannot be written ends every job.
+    A fault of the configuration recurs on every machine, a fault of the machine may not. A job that
+    ran out of GPU memory may fit if no other job shares the GPU. A process whose code has changed
+    computes nothing. All jobs end if the storage cannot be written.
     """
 
     CONFIGURATION = "configuration"
@@ -75,7 +75,7 @@ class FitWork:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job has cost so far."""
+    """The cost of a job so far."""
 
     seconds: float = 0.0  # All steps, including those before an interruption.
     epoch_seconds: float | None = None  # The mean; None before the first epoch.
@@ -85,14 +85,14 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One thing to compute.
+    """A computation for a worker.
 
     A resumed sweep uses the same keys. For ``deterministic`` and ``graph`` see ``trial_device``
     and ``TaskData``.
     """
 
     key: str
-    group: str  # The study that it belongs to; schedulers compare jobs of one group.
+    group: str  # The study of the job; schedulers compare jobs of one group.
     number: int  # Within the group.
     work: StageWork | TestWork | FitWork
     cpus: float = 1  # Number of threads.
@@ -108,7 +108,7 @@ class Job:
 
     @property
     def alone(self) -> bool:
-        """Return True if it needs a whole GPU because a fraction had too little memory."""
+        """Return True if the job needs a whole GPU because a fraction had too little memory."""
         return self.attempt > self.failures
 
 
@@ -150,7 +150,7 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A worker's report on a job: some while it runs, one when it ends."""
+    """A worker's report on a job: several while the job runs, and one when it ends."""
 
     status: Status
     metrics: Mapping[str, float] = field(default_factory=dict)  # The latest ones, as fractions.
@@ -178,13 +178,16 @@ class Report:
 
 
 def lost(last: Report | None = None) -> Report:
-    """Return the final report of a job whose process ended without one; ``last`` is its latest."""
+    """Make the final report of a job whose process ended without sending one.
+
+    The cost is that of ``last``, the latest report received.
+    """
     fault = Fault(FaultKind.MACHINE, PROCESS_ENDED)
     return Report(status=Status.FAILED, fault=fault, cost=last.cost if last else Cost())
 
 
 def hung(job: Job, last: Report, seconds: float) -> Report:
-    """Return the final report of a job that was killed because it made no progress."""
+    """Make the final report of a job that was killed because it made no progress."""
     where = f" on {last.host}" if last.host else ""
     reason = f"no progress for {seconds:.0f} s{where}, so its process was killed"
     return replace(
@@ -198,7 +201,10 @@ def hung(job: Job, last: Report, seconds: float) -> Report:
 
 
 def charged(job: Job, report: Report) -> Report:
-    """Return the final report, with an earlier attempt's cost if that was higher."""
+    """Return a final report; its cost becomes that of an earlier attempt if that was higher.
+
+    The cost does not change if the job succeeded or failed because of its configuration.
+    """
     own = report.fault is None or report.fault.kind == FaultKind.CONFIGURATION
     if own or report.cost.seconds >= job.cost.seconds:
         return report
@@ -208,9 +214,12 @@ def charged(job: Job, report: Report) -> Report:
 def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     """Return the next attempt of a failed job, or None if there is none.
 
-    A job that failed because of a machine runs again elsewhere, up to ``most_failures`` times; one
-    that failed because code had changed always does. A job that used up its share of a GPU's memory
-    runs once more, on a whole GPU.
+    A job that failed because of a machine runs again elsewhere, up to ``most_failures`` times. A
+    job that failed because code had changed always runs again elsewhere. A job that used up its
+    share of a GPU's memory runs once more, on a whole GPU.
+
+    Raises:
+        StorageError: If the storage could not be written.
     """
     kind = report.fault.kind if report.fault else None
     if report.fault is not None and kind == FaultKind.STORAGE:

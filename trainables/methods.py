@@ -84,7 +84,7 @@ class TrainingMethod:
         return self.scheme.training_loss(network, self.loss, inputs, targets, indices)
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
-        """Finish an epoch and return figures to track."""
+        """Finish an epoch and return metrics to track."""
         return {**self.loss.end_epoch(), **self.scheme.end_epoch(network, epoch)}
 
 

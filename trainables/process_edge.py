@@ -20,8 +20,8 @@ def serve(
 ) -> None:
     """Compute jobs from the connection and send reports until it is closed; see ``Bench``.
 
-    ``environment`` replaces this process's environment. Every ``beat_seconds``, unless that is
-    None, a None is sent if there was progress.
+    ``environment`` replaces this process's environment. Unless ``beat_seconds`` is None, a None is
+    sent after every such interval with progress.
     """
     os.environ.clear()
     os.environ.update(environment)

@@ -16,7 +16,7 @@ from trainables.models import Network
 class CutMix(PairAugmentation):
     """Pastes a box of another image into each image and weighs the losses by area.
 
-    One box per batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha). Its centre is
+    Each batch has one box, with the share 1 - l of the area, l ~ Beta(alpha, alpha). Its centre is
     uniform over the image. Parts outside of the image are cut off, and the losses are weighted by
     the area that remains.
 

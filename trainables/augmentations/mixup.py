@@ -12,8 +12,9 @@ from trainables.models import Network
 class Mixup(PairAugmentation):
     """Trains on convex combinations of pairs of inputs and of their losses.
 
-    One ratio l ~ Beta(alpha, alpha) per batch; the first input of a pair has the larger of l and
-    1 - l, as in the code released with MIT, so that the accuracy on its targets is meaningful.
+    Each batch has one ratio l ~ Beta(alpha, alpha). The first input of a pair has the larger share
+    of l and 1 - l, as in the code released with MIT, so that the accuracy on its targets is
+    meaningful.
 
     Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, ICLR 2018.
 

@@ -17,16 +17,16 @@ class AffineCalibrator(Calibrator):
 
     The penalty is ``weight_offdiag`` times the sum of the squared off-diagonal entries of W plus
     ``weight_bias`` times that of the biases, added to the mean negative log-likelihood (ODIR: Kull
-    et al., NeurIPS 2019, who divide by K(K - 1) and by K; without, one value suits every K). The
-    problem is convex; the fit starts at the best temperature.
+    et al., NeurIPS 2019, who divide by K(K - 1) and by K; without this division, one value suits
+    every K). The problem is convex; the fit starts at the best temperature.
 
     Args:
         weight_offdiag: Off-diagonal penalty lambda, >= 0.
         weight_bias: Bias penalty mu, >= 0.
         variant: ``shrunk`` also pulls the map towards the best temperature, with the strength that
-            is best on held-out fitting rows, completely if a matrix does not improve them;
-            ``paper`` has only the two penalties, and with ten rows per class is far worse than no
-            calibration.
+            is best on held-out fitting rows; if no matrix improves them, the map is temperature
+            scaling. ``paper`` has only the two penalties; with ten rows per class it is far worse
+            than no calibration.
     """
 
     weight_offdiag: float = number(default=0.01, low=0.0)

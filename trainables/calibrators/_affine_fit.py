@@ -12,7 +12,7 @@ from trainables.common.logit_rows import MASKED, find_masked, raise_masked, row_
 SINGLE_PRECISION_CLASSES = 50
 TOLERANCE = 1e-7
 CORRECTIONS = 6
-EASE = 0.1  # Weaker pull of diagonal and biases, which are few and determined by many rows.
+EASE = 0.1  # Factor of the pull on diagonal and biases, which are few and determined by many rows.
 FLATTEST, TINY = 1e-8, 1e-12
 
 
@@ -24,9 +24,10 @@ def product_precision(num_classes: int) -> torch.dtype:
 class AffineFit:
     """Mean negative log-likelihood of ``softmax(W f + b)`` plus ODIR, to be minimised.
 
-    A pull towards ``softmax(f / T)`` may be added: its weight times the squared off-diagonal
-    entries of T W, plus ``EASE`` times that for the distances of its diagonal from 1 and for b. T
-    makes it independent of the scale of the logits.
+    ``minimize`` may add a pull towards ``softmax(f / T)``: its weight times the sum of the squared
+    off-diagonal entries of T W, plus ``EASE`` times this weight for the squared distances of the
+    diagonal of T W from 1 and for the squared biases. T makes the pull independent of the scale of
+    the logits.
 
     A network's features are far from the origin and have very different scales, so that gradient
     steps converge slowly. W and b together, (K, K + 1), are therefore multiplied by the inverse
@@ -121,7 +122,7 @@ class AffineFit:
             yield self._labels[part], features, mapped
 
     def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the curvature averaged over classes, (K + 1, K + 1), and the diagonal's, (K,)."""
+        """Return the classes' mean curvature, (K + 1, K + 1), and that of W's diagonal, (K,)."""
         classes = len(penalty)
         total = penalty.new_zeros(classes + 1, classes + 1)
         own = torch.zeros_like(total[0, :-1])

@@ -37,7 +37,7 @@ class FitReport:
         iterations: Passes over the fitting rows, or iterations of the solver.
         objective: Final value of the fitting objective; nan if the fit does not minimise one.
         note: A remark, for example about a parameter that ended on its bound.
-        doubt: Why the fit should not be trusted, or empty. ``fit`` also raises it as a
+        doubt: Why the fit should not be trusted, or empty. ``fit`` also shows it as a
             ``FitWarning``.
     """
 
@@ -59,7 +59,7 @@ class FitReport:
 
 
 class FitWarning(UserWarning):
-    """A fit that did not converge, did not change anything, or ended on a bound."""
+    """A fit did not converge, did not change anything, ended on a bound, or ignored rows."""
 
 
 class Calibrator(CheckedFields, ABC):
@@ -69,8 +69,8 @@ class Calibrator(CheckedFields, ABC):
     which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
     ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
 
-    Both get logits in the unit of ``logit_scale``, with the same value for all masked classes. The
-    result for a masked class is the log-probability -10,000.
+    ``_fit`` and ``_transform`` get logits divided by the unit of ``logit_scale``; all masked logits
+    of a row have the same value. The result for a masked class is the log-probability -10,000.
 
     Attributes:
         name: The name in recipes.
@@ -106,8 +106,8 @@ class Calibrator(CheckedFields, ABC):
     def fit(self, logits: Any, labels: Any) -> Self:
         """Fit on held-out rows and return the calibrator; the same rows give the same parameters.
 
-        If the fit does not converge, changes nothing or ends on a bound, it raises a
-        ``FitWarning``, and the ``report`` has the text as ``doubt``.
+        If the fit does not converge, changes nothing or ends on a bound, a ``FitWarning`` is shown,
+        and the ``report`` has its text as ``doubt``.
 
         Args:
             logits: (N, K), torch or NumPy, any floating dtype, finite or, for a masked class, -inf;
@@ -162,7 +162,7 @@ class Calibrator(CheckedFields, ABC):
     def __call__(self, logits: Any) -> Tensor:
         """Return calibrated log-probabilities, (N, K), in the dtype of the logits.
 
-        Rows with another number of classes than the fitting rows raise a ``DataNote``.
+        A ``DataNote`` is shown if the rows have another number of classes than the fitting rows.
 
         Args:
             logits: (N, K), torch or NumPy; the result for half precision is float32.

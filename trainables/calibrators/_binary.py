@@ -19,8 +19,8 @@ Curve = tuple[Sequence[float], ...]
 class OneVersusRestCalibrator(MixedCalibrator):
     """Maps the probability of each class by its own curve, then normalises the rows.
 
-    Curves can map all probabilities of a row to 0. So every entry keeps a billionth of its
-    uncalibrated probability, and log-probabilities stay finite. See ``MixedCalibrator`` for the
+    Curves can map all probabilities of a row to 0. So a billionth of the uncalibrated probability
+    is added to every entry, and log-probabilities stay finite. See ``MixedCalibrator`` for the
     mixture and ``variant``.
     """
 

@@ -55,7 +55,7 @@ def fold_calibrators(
 ) -> Iterator[tuple[Calibrator, Tensor]]:
     """Yield each fold's calibrator, fitted on the other folds, and the positions of its rows.
 
-    Like ``cross_fit``, for results that do not fit into memory. See there for arguments and errors.
+    Use it if the results do not fit into memory. See ``cross_fit`` for arguments and errors.
     """
     rows, targets = check_rows(logits, labels)
     parts = check_count("folds", folds, 2)
@@ -75,9 +75,9 @@ def nll_after_ts_terms(logits: Any, labels: Any) -> Tensor:
 
     Berta, Holzmüller, Jordan and Bach, Rethinking Early Stopping: Refine, Then Calibrate
     (arXiv:2501.19195, 2025): a proper score is calibration error plus refinement error. Calibration
-    can be corrected afterwards, so epochs and hyper-parameters are chosen by the loss after it. The
-    temperatures are cross-fitted with five folds of a fixed seed. Use it if a recipe ends in a
-    calibrator; it does not measure the calibration of an uncalibrated network.
+    can be corrected afterwards, so epochs and hyper-parameters are chosen by the loss after this
+    correction. The temperatures are cross-fitted with five folds of a fixed seed. Use the result if
+    a recipe ends in a calibrator; it does not measure the calibration of an uncalibrated network.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities, N at least 5.

@@ -20,7 +20,7 @@ class MetaCalibrator(Calibrator):
     """Rows whose entropy reaches a threshold become uniform; the rest is temperature scaled.
 
     Args:
-        seed: Selects the rows for the threshold; the others fit the temperature.
+        seed: Selects the rows for the threshold; the temperature is fitted on the other rows.
     """
 
     seed: int = count(default=0, low=0, kw_only=True)

@@ -15,7 +15,7 @@ from trainables.calibrators._base import FitReport
 from trainables.calibrators.objectives import Objective, RowTerms
 from trainables.common.logit_rows import find_masked, mean_allowed, row_blocks
 
-KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows stay in memory in the form that passes need.
+KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are cached in the form that passes need.
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RowPass:
 
     Attributes:
         loss: The objective's loss of each row.
-        slope: Its derivative by the logarithm of the row's temperature.
+        slope: Derivative of the loss with respect to the logarithm of the row's temperature.
         curvature: A non-negative estimate of the second derivative (exact for ``ce`` and ``ls`` up
             to a term that vanishes with the slope).
     """
@@ -109,7 +109,7 @@ def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residuals_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Change mapped logits (N, K) to gradients of ``-log p_y`` in place; also return that, (N,)."""
+    """Change mapped logits (N, K) to gradients of ``-log p_y`` in place; also return its values."""
     probabilities, losses = softmax_in_place(mapped, labels)
     ones = torch.ones_like(mapped[:, :1])
     return probabilities.scatter_add_(1, labels.unsqueeze(1), -ones), losses
@@ -252,8 +252,9 @@ def minimize(
     """Minimise with fixed row weights, update the weights, and repeat until they converge.
 
     An objective that is not adaptive needs a single round, with arguments as in ``lbfgs``. An
-    adaptive one must have been prepared. Its new weights are averaged with the old ones, with
-    smaller steps if they do not converge: otherwise weight and loss of a class would oscillate.
+    adaptive objective must have been prepared (``WeightedLoss.prepare``). Its new weights are
+    averaged with the old ones, with smaller steps if they do not converge; otherwise weight and
+    loss of a class would oscillate.
     """
     if not loss.objective.adaptive:
         even = torch.zeros(len(loss.labels), dtype=torch.float64, device=loss.labels.device)
@@ -290,7 +291,7 @@ def lbfgs(
         evaluate: Returns value and gradients at given tensors.
         start: The initial tensors; results have the same shapes and device.
         max_iterations: Number of iterations after which the fit counts as not converged.
-        tolerance: It stops if an iteration's relative gain is smaller.
+        tolerance: The fit stops if an iteration's relative gain is smaller.
         corrections: Number of earlier steps in memory; each takes four copies of the tensors.
         bounds: The smallest and largest value of each entry of the tensors; None for no bound.
     """

@@ -23,7 +23,7 @@ class MixedCalibrator(Calibrator):
 
     Args:
         variant: ``shrunk`` (the default) mixes as described above; ``paper`` is the calibrator's
-            own map alone, which with few rows per class is far worse than no calibration.
+            own map alone, which is far worse than no calibration if classes have few rows.
     """
 
     variant: str = choice(default="shrunk", choices=VARIANTS, kw_only=True)
@@ -72,7 +72,7 @@ def _at_labels(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def likeliest_share(first: Tensor, second: Tensor) -> float:
-    """Return the share of the first in the mixture of two with the highest likelihood, in [0, 1].
+    """Return the share of ``first`` in the mixture of both with the highest likelihood, in [0, 1].
 
     Arguments are the log-probabilities of the rows' labels, (N,), float64.
     """

@@ -76,7 +76,7 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     """Split a recipe's calibrator, such as ``ts-cls``, into calibrator and fitting objective.
 
     Args:
-        text: A calibrator's name, or one that takes an objective, a hyphen and the objective.
+        text: A calibrator's name, which may be followed by a hyphen and an objective.
 
     Returns:
         ``("ts", "cls")`` for ``ts-cls``, ``("ts", "ce")`` for ``ts``, ``("meta-acc", None)`` for

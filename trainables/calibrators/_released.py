@@ -1,7 +1,7 @@
 """The fixed-length optimiser runs in the released code of the class-wise loss scaling paper.
 
 They use float32, start at 1 and have the paper's step sizes (sec. 5.3), so they may not reach the
-optimum; they are for comparisons with published figures.
+optimum. Use them for comparisons with published results.
 """
 
 import math
@@ -99,8 +99,8 @@ def adam(
 ) -> FitReport:
     """Take full-batch steps of Adam until ``patience`` steps gained less than ``least``.
 
-    The last parameters are kept, because released codes copy the best ones only by reference. The
-    steps equal those of ``torch.optim.Adam``, which takes seconds to import the compiler.
+    The last parameters are the result, as in released codes, which save the best ones only by
+    reference. The steps equal those of ``torch.optim.Adam``, which takes seconds to import.
     """
     means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     best, last_gain, step = math.inf, 0, 0

@@ -32,8 +32,8 @@ class StructuredCalibrator(ObjectiveCalibrator):
     defaults of its code. T is fitted first, and the uniform distribution is mixed in with the
     weight of one row, so that f is bounded; then D and b are fitted with fixed T. The penalty on
     the mean objective is K / N times the squared biases and diagonal entries of D, and K (K - 1) /
-    N times its squared off-diagonal entries, each with its own weight. It vanishes as the number of
-    rows N grows.
+    N times its squared off-diagonal entries, each with its own weight. The penalty vanishes as the
+    number of rows N grows.
 
     Args:
         weight_diag: Weight of the squared diagonal of D, >= 0.

@@ -41,7 +41,7 @@ def divide(temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
 
 
 class Slopes(NamedTuple):
-    """A value, with its slopes and curvatures by the log temperature of each group, (G,)."""
+    """A loss, and its slope and curvature with respect to each group's log temperature, (G,)."""
 
     value: float
     slope: Tensor
@@ -52,7 +52,7 @@ class TemperatureFit(WeightedLoss):
     """One temperature per group of rows, fitted by safeguarded Newton steps on its logarithm.
 
     Args:
-        passes: The rows and the objective; the fit also sets the scaling of an adaptive one.
+        passes: The rows and the objective; the fit also sets the scaling of an adaptive objective.
         groups: Group of each row, (N,), in [0, G); by default one group.
         num_groups: G.
         prior_log: Initial log temperature, towards which groups are shrunk.
@@ -75,7 +75,8 @@ class TemperatureFit(WeightedLoss):
     def solve(self) -> tuple[Tensor, FitReport]:
         """Return the temperatures (G,), float64, in [0.01, 100], and the report.
 
-        Groups without rows, or whose rows do not depend on the temperature, keep the prior's.
+        Groups without rows, or whose rows do not depend on the temperature, get the prior
+        temperature.
         """
         # The released first step has no pull.
         free = TemperatureFit(self._passes, self._groups, len(self._zeros))

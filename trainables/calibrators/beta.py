@@ -9,8 +9,8 @@ class BetaCalibration(LogisticCalibrator):
     """``sigmoid(a log p - b log(1 - p) + c)`` with a and b >= 0, each class against the rest.
 
     Kull et al., Beta calibration, AISTATS 2017. As in their code, negative coefficients are set to
-    0 and the others are fitted again, so that curves never fall. It changes accuracy. See
-    ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for the argument.
+    0 and the others are fitted again, so that curves never fall. Accuracy may change. See
+    ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for ``variant``.
     """
 
     identity = (1.0, 1.0, 0.0)

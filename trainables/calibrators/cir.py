@@ -13,7 +13,8 @@ class CentredIsotonicCalibration(IsotonicCalibration):
 
     Oron and Flournoy, Centered isotonic regression, Statistics in Biopharmaceutical Research 2017.
     The point is at the mean score of the stretch's rows; the curve is linear between points and
-    constant outside. So only scores at both ends are tied. Otherwise it is like ``isotonic``.
+    constant outside. So scores are tied only beyond the first and the last point. Otherwise this
+    calibrator is like ``isotonic``.
     """
 
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:

@@ -31,9 +31,9 @@ class ClassTemperatureScaling(TemperatureCalibrator):
         assignment: ``prediction`` or ``logit``.
         variant: For ``logit``: ``paper`` fits to convergence; ``released`` repeats the released
             optimiser run, which may stop too early. ``prediction`` has no released code.
-        shrinkage: Pull of ``prediction`` towards the common log temperature: the number of rows
-            that one squared unit is worth. With 0, classes have their own optimum, in [0.01, 100],
-            which with ten rows per class is worse than no calibration.
+        shrinkage: Weight s of the penalty for ``prediction``: each class adds
+            ``s / 2 * (log T_c - log T_common)^2`` to the summed loss. With 0, each class has its
+            own optimum in [0.01, 100]; with ten rows per class this is worse than no calibration.
 
     Raises:
         ValueError: If ``released`` is combined with ``prediction``.

@@ -8,8 +8,8 @@ from trainables.calibrators._base import CALIBRATORS
 class DirichletCalibration(AffineCalibrator):
     """``softmax(W log softmax(z) + b)`` with off-diagonal and intercept regularisation.
 
-    Kull et al., Beyond temperature scaling, NeurIPS 2019, with their penalty (ODIR). It changes
-    accuracy. Do not use it without its penalty for more than a few classes, nor for hundreds of
+    Kull et al., Beyond temperature scaling, NeurIPS 2019, with their penalty (ODIR). Accuracy may
+    change. Do not use it without its penalty for more than a few classes, nor for hundreds of
     classes: the time and rows that it needs grow with K^2. See ``AffineCalibrator`` for the
     arguments.
     """

@@ -30,15 +30,16 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
 
     ``p = w1 softmax(z / T) + w2 softmax(z) + w3 / K`` with weights on the simplex. T is fitted
     first, then the weights with fixed T. The mixture keeps the order of every row. It is hardly
-    better than ``ts`` if one temperature fits all rows. Masked classes have no share of ``w3``.
+    better than ``ts`` if one temperature suits all rows. Masked classes have no share of ``w3``.
 
     Args:
         mixture: ``probabilities``, or ``logits`` as in eq. 13 of the class-wise scaling paper,
-            where the uniform part has no effect and the rest is one scale, so that its converged
-            fit equals ``ts``.
+            where the uniform part has no effect and the other two are one scaling, so that the
+            converged fit equals ``ts``.
         variant: ``paper`` fits T and weights with the chosen objective. ``released`` repeats the
-            code: squared error for both with any objective (Mix-n-Match), or for ``logits`` two
-            fixed-length LBFGS runs with free weights (class-wise scaling).
+            code of Mix-n-Match, which uses the squared error for both, whatever the objective; for
+            ``logits`` it repeats that of class-wise scaling, two fixed-length LBFGS runs with free
+            weights.
     """
 
     transfers = True

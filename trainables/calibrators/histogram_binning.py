@@ -10,11 +10,12 @@ from trainables.common.fields import count, fitted
 
 @CALIBRATORS.register("histogram-binning")
 class HistogramBinning(CurveCalibrator):
-    """Replaces each probability by the class's share of labels in its bin.
+    """Replaces each probability by the share of rows in its bin whose label is the class.
 
     Zadrozny and Elkan, ICML 2001; for several classes as in Guo et al., ICML 2017. Bins have equal
-    width and are open on the left; a bin without rows maps to its middle. It changes accuracy and
-    ties classes. Do not use it if ranks or the log-likelihood matter, nor with few rows per class.
+    width and are open on the left; a bin without rows maps to its middle. Accuracy may change, and
+    classes may tie. Do not use it if ranks or the log-likelihood matter, nor with few rows per
+    class.
 
     Args:
         bins: Number of bins per class, at least 1.

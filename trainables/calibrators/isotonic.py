@@ -15,10 +15,10 @@ from trainables.common.fields import fitted
 class IsotonicCalibration(CurveCalibrator):
     """A non-decreasing step curve per class (Zadrozny and Elkan, KDD 2002), by SciPy.
 
-    Between the fitted points the curve is linear, outside it is constant. It changes accuracy and
-    ties classes. Do not use its ``paper`` variant with few rows per class, or if the log-likelihood
-    matters, because curves reach 0 and 1. A class without fitting rows is mapped to (almost) 0. See
-    ``MixedCalibrator`` for the argument.
+    Between the fitted points the curve is linear, outside it is constant. Accuracy may change, and
+    classes may tie. Do not use the ``paper`` variant with few rows per class, or if the
+    log-likelihood matters, because curves reach 0 and 1. A class without fitting rows is mapped to
+    (almost) 0. See ``MixedCalibrator`` for ``variant``.
     """
 
     points: Tensor = fitted()

@@ -20,10 +20,10 @@ class KernelCalibration(MixedCalibrator):
     Dirichlet(p_i / h + 1): the estimate of E[y | p] of Popordanoska et al., Consistent and
     asymptotically unbiased estimation of proper calibration errors, AISTATS 2024, used as a map.
     The bandwidth h is one of seven: the one with the highest leave-one-out likelihood of the labels
-    of up to 1,000 fitting rows (our choice; they use the likelihood of the density). Every class
-    keeps a billionth of its uncalibrated probability. It changes accuracy. It stores the fitting
-    rows, so that its time and memory are proportional to their number. See ``MixedCalibrator`` for
-    the argument.
+    of up to 1,000 fitting rows (our choice; the authors use the likelihood of the density). A
+    billionth of the uncalibrated probability is added for every class. Accuracy may change. The
+    calibrator stores the fitting rows, so its time and memory are proportional to their number. See
+    ``MixedCalibrator`` for ``variant``.
     """
 
     probs: Tensor = fitted()

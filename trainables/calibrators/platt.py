@@ -8,9 +8,9 @@ from trainables.calibrators._logistic import LogisticCalibrator
 class PlattScaling(LogisticCalibrator):
     """``sigmoid(w l + b)`` of the log odds l of a class (Platt 1999), each class against the rest.
 
-    It changes accuracy. With two classes it is a slope and a bias; with more, ``svs`` fits such
+    Accuracy may change. With two classes it is a slope and a bias; with more, ``svs`` fits such
     curves together and is the better choice. See ``LogisticCalibrator`` for the targets and
-    ``MixedCalibrator`` for the argument.
+    ``MixedCalibrator`` for ``variant``.
     """
 
     identity = (1.0, 0.0)

@@ -16,10 +16,10 @@ class NormalisedTemperatureScaling(TemperatureCalibrator):
 
     Cattelan and Silva, How to fix a broken confidence estimator, UAI 2024, arXiv 2305.15508: the
     logits minus their mean, divided by their p-norm, rank confidences better than the logits do.
-    There p, from 0 to 9, minimises the AURC; here p and T together minimise the fitting objective,
-    because the results are probabilities. Order 0 is plain ``ts``, so it is never worse than ``ts``
-    on the fitting rows. Norms are relative to their mean over the fitting rows, so that T has the
-    size of that of ``ts``.
+    In the paper p, from 0 to 9, minimises the AURC; here p and T together minimise the fitting
+    objective, because the results are probabilities. Order 0 is plain ``ts``, so the fit is never
+    worse than ``ts`` on the fitting rows. Norms are divided by their mean over the fitting rows, so
+    that T is about as large as in ``ts``.
     """
 
     temperature: Tensor = fitted()

@@ -29,19 +29,19 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
     """A small network predicts each row's temperature from its largest logits.
 
     Tomani et al., ECCV 2022. The inputs are the ``top`` largest log-probabilities in descending
-    order (logits up to a constant, so that files of logits and of probabilities give the same), or
-    all if there are fewer classes. The output is added to the logarithm of the common temperature
-    and is 0 at first; T stays in [0.01, 100]. The fit is full-batch L-BFGS, so it is deterministic
-    and never worse than ``ts`` on its rows. Do not use it with a few hundred rows, which it
-    overfits.
+    order, or all if there are fewer classes (not logits, so that files of logits and files of
+    probabilities give the same result). The output is added to the logarithm of the common
+    temperature and is 0 at first; T stays in [0.01, 100]. The fit is full-batch L-BFGS, so it is
+    deterministic and never worse than ``ts`` on its rows. Do not use it with a few hundred rows,
+    which it overfits.
 
     Args:
         top: Number of the network's inputs.
         nodes: Number of nodes of each hidden layer.
         layers: Number of hidden layers.
         weight_decay: Weight of half the squared norm of the network's weights, >= 0, in the units
-            of the mean loss. With the paper's 0.002 the network overfits a few thousand rows, with
-            the released option's 0.02 300 rows; the default does neither.
+            of the mean loss. With the paper's 0.002, the network overfits a few thousand rows; with
+            0.02, an option of the released code, it overfits 300 rows. The default does neither.
         seed: Seed of the initial weights.
         variant: ``paper`` as above; ``released`` repeats the class-wise scaling code: raw logits,
             the network's output (with any sign) as the temperature, no decay, 1000 steps of Adam in
@@ -126,7 +126,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
             setattr(self, name, tensor)
 
     def _summary(self) -> dict[str, float]:
-        """Return ``temperature``, the common one (1 if released)."""
+        """Return the common ``temperature`` (1 for ``released``)."""
         return {"temperature": float(self.common.exp())}
 
 

@@ -31,8 +31,8 @@ class MarginTemperatureScaling(MixedCalibrator):
     ``MixedCalibrator``.
 
     Args:
-        steps: Largest number of steps of Adam. The default is that of the authors' class; their
-            scripts take 2000 and wait 200 steps for a gain instead of 20.
+        steps: Maximum number of steps of Adam. The default is that of the authors' class; their
+            scripts use 2000 steps and wait 200 steps for a gain instead of 20.
     """
 
     preserves_accuracy = True

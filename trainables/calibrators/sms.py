@@ -10,7 +10,7 @@ from trainables.common.fields import number
 class StructuredMatrixScaling(StructuredCalibrator):
     """A temperature, then a matrix and biases that are pulled towards the identity.
 
-    ``softmax((I + D) f + b)``. It changes accuracy. The penalty off the diagonal grows with K^2, so
+    ``softmax((I + D) f + b)``. Accuracy may change. The penalty off the diagonal grows with K^2, so
     that with many classes it is nearly ``svs``, which is faster. See ``StructuredCalibrator`` for
     the source, the penalty and the other arguments.
 

@@ -25,9 +25,9 @@ class SplineCalibration(MixedCalibrator):
     right and not more confident; its slope at a row's rank is the calibrated confidence, at least
     1 / K. (The released code fits the difference of cumulative accuracy and confidence and adds the
     confidence afterwards.) The other classes share the rest in their old proportions. If one of
-    them would exceed the first, they are evened out just enough to keep accuracy. Only the top
-    label is calibrated: do not use it if the other probabilities matter. With fewer rows than
-    knots, the least-squares solution with the smallest norm is used.
+    them would exceed the predicted class, they are evened out just enough to keep accuracy. Only
+    the top label is calibrated: do not use it if the other probabilities matter. With fewer rows
+    than knots, the least-squares solution with the smallest norm is used.
 
     Args:
         knots: Number of knots of the spline, evenly spaced in rank, at least 3.

@@ -9,9 +9,9 @@ from trainables.calibrators._structured import StructuredCalibrator
 class StructuredVectorScaling(StructuredCalibrator):
     """A temperature, then a slope and a bias per class that are pulled towards the identity.
 
-    ``softmax((1 + d) * f + b)``. It changes accuracy. With few rows per class it is like
-    temperature scaling, with many like vector scaling: prefer it to ``vs`` unless you repeat a
-    published figure. See ``StructuredCalibrator`` for the source, the penalty and the arguments.
+    ``softmax((1 + d) * f + b)``. Accuracy may change. With few rows per class it is like
+    temperature scaling, with many rows like vector scaling: prefer it to ``vs`` unless you repeat a
+    published result. See ``StructuredCalibrator`` for the source, the penalty and the arguments.
     """
 
     def _penalty(self, logits: Tensor) -> Tensor:

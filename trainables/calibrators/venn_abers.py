@@ -18,9 +18,9 @@ class VennAbersCalibration(CurveCalibrator):
 
     Inductive Venn-Abers predictors: Vovk et al., Large-scale probabilistic predictors with and
     without guarantees of validity, NeurIPS 2015. Each class is calibrated against the rest; the two
-    values p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. It changes accuracy. It
+    values p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. Accuracy may change. It
     stores three numbers for each fitting row and class, so do not use it if there are many of both.
-    See ``MixedCalibrator`` for the argument.
+    See ``MixedCalibrator`` for ``variant``.
     """
 
     scores: Tensor = fitted()
@@ -78,11 +78,12 @@ def added_values(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _from_a_hit(
     places: np.ndarray, ends: np.ndarray, ended: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the max-min over stretches that begin at a hit, (M + 1,), by hits before the place.
+    """Return the max-min over stretches that begin at a hit, (M + 1,) each.
 
-    The added row is a hit in the first result and a miss in the second; both are 0 without a hit
-    before. ``places`` are those of the M hits, ``ends`` (M + 1,) those where stretches may end, and
-    ``ended`` the hits before each end.
+    Entry m is for an added row with m of the M hits before it. The added row is a hit in the first
+    result and a miss in the second; both are 0 for m = 0. ``places`` has the positions of the hits,
+    ``ends`` (M + 1,) the positions where stretches may end, and ``ended`` the number of hits before
+    each end.
     """
     best = np.zeros((2, len(ends)))
     for start in range(0, len(places), STARTS_AT_ONCE):

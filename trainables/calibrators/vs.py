@@ -11,7 +11,7 @@ from trainables.common.fields import choice, fitted, number
 class VectorScaling(Calibrator):
     """``softmax(a * z + b)`` with a slope and a bias per class (Guo et al., ICML 2017).
 
-    It changes accuracy. The likelihood is convex and fitted to its optimum, starting at the best
+    Accuracy may change. The likelihood is convex and fitted to its optimum, starting at the best
     temperature. Do not use it with few rows per class. Adding a constant to a row's logits changes
     the fit.
 
@@ -19,9 +19,9 @@ class VectorScaling(Calibrator):
         weight_decay: Weight, >= 0, of half the squared biases and distances of the slopes from the
             best common slope; it has no effect if there are many rows.
         variant: ``shrunk`` (the default) also pulls the map towards the best temperature, with the
-            strength that is best on held-out fitting rows, completely if they do not improve;
-            ``paper`` has only the penalty (with 0 the published method), and with ten rows per
-            class is worse than no calibration.
+            strength that is best on held-out fitting rows; if these do not improve, the map is
+            temperature scaling. ``paper`` has only the penalty (with 0 the published method); with
+            ten rows per class it is worse than no calibration.
     """
 
     weight_decay: float = number(default=0.0001, low=0.0)

@@ -15,7 +15,7 @@ VERSION = "6.4"  # The version of Vega-Lite.
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 KINDS = (".pdf", ".png", ".svg")  # Endings of image files.
 SCALE = 2.0  # Pixels of a PNG file per pixel of a chart.
-POINTS = 100  # Most points of a curve; more are not visible.
+POINTS = 100  # Maximum number of points of a curve; more are not visible.
 WIDE = 20.0  # An axis is logarithmic above this ratio of its largest to its smallest value.
 
 RAMP = ("#3d6fb6", "#2f93a8", "#55a868", "#b59a2f", "#d9742b")  # Legible on white and on black.
@@ -57,7 +57,7 @@ CONFIG: Spec = {
     "autosize": {"type": "fit", "contains": "padding"},
 }
 PICKED: Spec = {"name": "picked", "value": None}  # The chosen rows, in all charts of a group.
-# Without the shift key the wheel scrolls the page, and so does a finger.
+# The wheel zooms only with the shift key; otherwise wheel and finger scroll the page.
 ZOOM: Spec = {
     "name": "zoom",
     "bind": "scales",
@@ -79,7 +79,7 @@ class Chart:
         label: The description for screen readers.
         spec: The Vega-Lite specification. On a page it has the width of its container; its colours
             may be ``var(--NAME)`` of ``COLOURS``.
-        text: Figures shown next to the title.
+        text: Text next to the title, such as the error.
         width: Width of an image file, in pixels.
     """
 

@@ -1,1 +1,1 @@
-"""Used by every other room of trainables."""
+"""Tools that every other room of trainables uses."""

@@ -49,7 +49,7 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file; pickles, and arrays larger than file or memory allow, are refused."""
+    """An ``.npz`` file; refuses Python objects and arrays that are larger than file or memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class ArrayArchive:
         return header
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array of the archive."""
+        """Return an array; raise ``InputError`` if it is damaged or larger than the free memory."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"

@@ -17,7 +17,7 @@ from trainables.common.later import torch
 
 # GPU memory of a process that torch does not count: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20
-# Must be set before the first product of cuBLAS to make its sums deterministic.
+# cuBLAS is deterministic only if this variable is set before its first matrix product.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 RESIDENT_SHARE = 0.5  # Share of free memory for data; the rest is for weights and activations.
@@ -25,7 +25,7 @@ RESIDENT_SHARE = 0.5  # Share of free memory for data; the rest is for weights a
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one CPU thread, which is faster for few numbers."""
+    """Run the block on one CPU thread, which is faster for small tensors."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 def concrete(device: torch.device | str) -> torch.device:
-    """Return a device with its index, by default that of the current GPU."""
+    """Return the device; a GPU without an index becomes the current GPU."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -48,7 +48,7 @@ def default_device() -> torch.device:
 
 
 def visible_gpus() -> list[str]:
-    """Return the name, for ``CUDA_VISIBLE_DEVICES``, of each GPU that this process may use."""
+    """Return the GPUs that this process may use, as names for ``CUDA_VISIBLE_DEVICES``."""
     named = os.environ.get(VISIBLE)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
@@ -56,10 +56,10 @@ def visible_gpus() -> list[str]:
 
 
 def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
-    """Return the device of a trial with ``gpus`` GPUs, and limit its memory to this share.
+    """Return the device of a trial with ``gpus`` GPUs, and limit the trial's share of its memory.
 
-    With a fraction of a GPU, a trial that needs more memory than this fraction runs out of memory
-    itself and leaves other trials alone. Its CUDA context counts as part of the share.
+    A trial that needs more GPU memory than its share runs out of memory itself; other trials on the
+    GPU are not affected. The CUDA context counts as part of the share.
 
     Args:
         gpus: Number or fraction of GPUs; 0 means the CPU.
@@ -78,7 +78,10 @@ def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
 
 
 def fits(size: int, device: torch.device) -> bool:
-    """Return True if ``size`` bytes are at most ``RESIDENT_SHARE`` of a GPU's free memory."""
+    """Return True if ``size`` bytes are at most ``RESIDENT_SHARE`` of a GPU's free memory.
+
+    On a CPU, always return True.
+    """
     return device.type == "cpu" or size <= RESIDENT_SHARE * free_memory(device)
 
 
@@ -115,8 +118,8 @@ FORGET_THE_PEAK = "5"  # See proc(5): resets the peak of resident memory to its 
 class Meter:
     """Measures one trial in a process that runs many trials, one after the other.
 
-    On a CPU it measures processor time of all threads, which other programs hardly change; on a GPU
-    wall-clock time.
+    On a CPU it measures the processor time of all threads, because other programs hardly change it.
+    On a GPU it measures wall-clock time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -140,10 +143,10 @@ class Meter:
             self._resident = max(self._resident, psutil.Process().memory_info().rss)
 
     def report(self) -> dict[str, float]:
-        """Return ``epoch_seconds`` (mean; 0 before any) and ``peak_memory`` (bytes).
+        """Return ``epoch_seconds`` (mean; 0 before the first epoch) and ``peak_memory`` (bytes).
 
-        On a GPU it is the GPU's memory, else the resident memory of the process including
-        libraries; if the system does not report its peak, the maximum over ends of epochs.
+        The memory is that of the GPU, or on a CPU the resident memory of the process. If the system
+        does not report its peak, the largest value at the end of an epoch is returned.
         """
         peak = self._resident
         if self._device.type == "cuda":

@@ -9,11 +9,12 @@ from importlib.util import find_spec
 
 LONGEST = 300  # Characters of a message.
 GAP = " ... "
-# A list in a message, perhaps shortened before (a message may contain another one).
+# A list in a message. It may be shortened already, if the message contains another message.
 ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
 LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
 WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
-# Paths and addresses are not shortened, so that users can copy them; they count as PATH_LENGTH.
+# Users must be able to copy paths and addresses: each counts as PATH_LENGTH characters, and only
+# those longer than LONGEST_PATH are shortened.
 PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=])(?=\S{60,})[\w.~-]*)/\S+")
 PATH_LENGTH, LONGEST_PATH = 40, 300
 # Messages of operating systems and libraries that ran out of memory or threads.
@@ -22,7 +23,7 @@ NO_MEMORY = re.compile(
     "|failed to map segment|unable to mmap|resource temporarily unavailable",
     re.IGNORECASE,
 )
-ADDRESSES = 4096 << 20  # Bytes of addresses for the libraries and arrays of a sweep.
+ADDRESSES = 4096 << 20  # Bytes of address space that the libraries and arrays of a sweep need.
 PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
@@ -32,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """Return text as one printable line of at most ``longest`` characters, paths shortened."""
+    """Return text as one printable line of at most ``longest`` characters; see ``PATH_LENGTH``."""
     # Cut first, because escaping a very long text is slow.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))
     paths: list[str] = []
@@ -51,7 +52,7 @@ def one_line(text: str, longest: int) -> str:
 
 
 def known_names(name: object, known: Collection[str], word: str = "") -> str:
-    """Return a message's list of names near to a misspelled one, or of all names.
+    """Return, for a message, the names similar to an unknown name, or all names.
 
     ``word`` is the word of ``calsweep list`` that shows all names, if there is one.
     """
@@ -61,12 +62,12 @@ def known_names(name: object, known: Collection[str], word: str = "") -> str:
 
 
 def listed_by(word: str) -> str:
-    """Return a message's hint to the command that shows all names."""
+    """Return, for a message, the command that shows all names."""
     return f"`calsweep list {word}` shows all"
 
 
 def lacks_memory(error: BaseException) -> str:
-    """Return a message if an error, or one of its causes, is that memory ran out, else ""."""
+    """Return a message if memory ran out in an error or in one of its causes, else ""."""
     cause: BaseException | None = error
     while cause and not (isinstance(cause, MemoryError) or NO_MEMORY.search(str(cause))):
         cause = cause.__cause__ or cause.__context__
@@ -81,7 +82,7 @@ def lacks_memory(error: BaseException) -> str:
 
 
 def require_installed(module: str, user: str) -> None:
-    """Raise ``InputError`` if ``user`` needs a module (unless "") that is not installed."""
+    """Raise ``InputError`` if the module that ``user`` needs is not installed; "" needs none."""
     if module and find_spec(module) is None:
         raise InputError(f"{user} needs {module}, which is not installed: pip install {module}")
 
@@ -126,11 +127,11 @@ class StorageError(InputError):
 
 
 class UnwrittenError(InputError):
-    """A result could not be written after the work; the command line exits with code 1."""
+    """A finished result could not be written; the command line exits with code 1."""
 
 
 class AlteredCodeError(RuntimeError):
-    """A process runs other code than its sweep."""
+    """The code of this process differs from the code of its sweep."""
 
 
 class AlteredPluginError(InputError, AlteredCodeError):

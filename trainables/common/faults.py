@@ -1,10 +1,10 @@
-"""Separates faults of a machine, which another machine may not have, from those of a trial."""
+"""Distinguishes faults of a machine, which may not recur on another, from faults of a trial."""
 
 import traceback
 
 from trainables.common.later import torch
 
-# Names of devices, drivers and their libraries in torch's errors without a type of their own.
+# Words of torch's plain ``RuntimeError`` for faults of devices, drivers and their libraries.
 DEVICE = (
     "CUDA error",
     "CUDA driver",
@@ -16,7 +16,8 @@ DEVICE = (
     "NCCL",
     "HIP error",
 )
-# For example an index out of range: it looks like a fault of the device, but recurs elsewhere.
+# An assertion in a kernel, such as an index out of range, looks like a fault of the device, but
+# fails on every machine.
 ASSERTED = "device-side assert"
 FRAMES, LENGTH = 20, 4000
 
@@ -24,8 +25,8 @@ FRAMES, LENGTH = 20, 4000
 def is_machines_fault(error: Exception) -> bool:
     """Return True if the same computation may succeed in another process or on another machine.
 
-    Values, arithmetic and memory of a configuration fail on every machine; devices, drivers, file
-    systems and installations are the machine's.
+    Wrong values, arithmetic errors and lack of GPU memory recur on every machine. Faults of
+    devices, drivers, file systems and installations belong to one machine.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return False
@@ -35,12 +36,12 @@ def is_machines_fault(error: Exception) -> bool:
 
 
 def is_final(reason: str) -> bool:
-    """Return True if a fault is the configuration's although it looked like a machine's."""
+    """Return True if the configuration caused a fault that looks like a fault of the machine."""
     return ASSERTED in reason
 
 
 def reason_of(error: Exception) -> str:
-    """Return one line that names an error."""
+    """Return the type and the first line of an error."""
     return _storable(f"{type(error).__name__}: {error}".splitlines()[0])
 
 

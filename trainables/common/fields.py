@@ -36,7 +36,7 @@ def check_number(
         raise ValueError(f"{name}={value!r} is not a number in {allowed}")
     above = value > low if left == "(" else value >= low
     below = value < high if right == ")" else value <= high
-    # Whole numbers may be finite and still too large for a float.
+    # An int can be too large for a float.
     if not (above and below and abs(value) <= sys.float_info.max):
         raise ValueError(f"{name}={value!r} is outside {allowed}")
     return float(value)
@@ -83,7 +83,10 @@ def choice(
     variants: Mapping[str, Any] = NOTHING,
     kw_only: Any = MISSING,
 ) -> Any:
-    """Declare one of ``choices``; ``variants`` are defaults by the value of ``variant``."""
+    """Declare an argument that is one of ``choices``.
+
+    ``variants`` has the defaults for some values of the argument ``variant``.
+    """
     check = partial(check_choice, choices=choices)
     if not variants:
         return checked(default=default, kw_only=kw_only, check=check)

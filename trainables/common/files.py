@@ -27,8 +27,8 @@ SHARED = stat.S_ISGID | stat.S_IWGRP
 def follow_folder(folder: Path) -> None:
     """Give the group of a shared folder access to all new files of this process.
 
-    A folder is shared if its group may write and is inherited (``chmod 2775``). Its mode then
-    replaces the umask, which would exclude other users.
+    A folder is shared if its group may write and new files inherit the group (``chmod 2775``). Its
+    mode then replaces the umask, which would exclude other users.
     """
     with suppress(OSError):
         mode = folder.stat().st_mode
@@ -52,9 +52,9 @@ def user_of(path: Path) -> str:
 
 
 def why(error: OSError) -> str:
-    """Return an error as one line; for missing rights with place, owner and remedy."""
+    """Return an error as one line; a permission error names the path, its owner and a remedy."""
     if not isinstance(error, PermissionError) or error.filename is None:
-        # Python 3.13 would show shutil's own errors, which have no number, with two None.
+        # Errors of shutil have no number, so that Python 3.13 would print "None" twice.
         return error.strerror or "".join(map(str, error.args[:1]))
     path = Path(os.fsdecode(error.filename)).absolute()
     for place in (path, *path.parents):
@@ -71,7 +71,7 @@ def why(error: OSError) -> str:
 
 @contextmanager
 def permitted() -> Iterator[None]:
-    """Raise missing rights to the storage as a ``StorageError``."""
+    """Turn a ``PermissionError`` in the block into a ``StorageError``."""
     try:
         yield
     except PermissionError as error:
@@ -80,7 +80,7 @@ def permitted() -> Iterator[None]:
 
 @contextmanager
 def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Raise errors of writing a file or folder as a ``kind`` that names it."""
+    """Turn an ``OSError`` in the block into a ``kind`` that names the file or folder."""
     try:
         yield
     except OSError as error:
@@ -120,7 +120,7 @@ def sync(path: Path) -> None:
 
 
 def sync_names(path: Path, levels: int) -> None:
-    """Sync the name of a file or folder, and the names of its parents up to ``levels``."""
+    """Sync the ``levels`` nearest parent folders of a path, so that its name is on the disk."""
     for folder in list(path.absolute().parents)[:levels]:
         sync(folder)
 
@@ -149,7 +149,7 @@ def place_folder(draft: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, which is removed at the end unless it was renamed."""
+    """Yield a new folder in ``parent``; remove it at the end unless it was renamed."""
     with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -162,7 +162,7 @@ def write_whole(path: Path, text: str, durable: bool = False) -> None:
 
 MANIFEST = "manifest.json"
 Files = Mapping[str, Mapping[str, Any]]
-"""Size and SHA-256 of every file of a folder, by its path below it."""
+"""Size and SHA-256 of each file in a folder, by the path relative to the folder."""
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -171,7 +171,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def open_inside(path: Path, folder: Path) -> BinaryIO:
-    """Open a regular file inside a folder after following links; else raise ``OSError``."""
+    """Open a regular file; raise ``OSError`` if links lead to a place outside of the folder."""
     real = path.resolve(strict=True)
     if not is_inside(real, folder):
         raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))
@@ -205,7 +205,7 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
     The manifest must list all ``needed`` files. If ``alone``, the folder must not have others.
 
     Raises:
-        PermissionError: If it may not be read.
+        PermissionError: If the folder or a file in it may not be read.
     """
     try:
         files = json.loads((directory / MANIFEST).read_text())
@@ -230,7 +230,7 @@ def describe_files(folder: Path, pattern: str = "*") -> Files:
 
 
 def check_files(folder: Path, files: Files, hashed: bool = True) -> None:
-    """Raise ``InputError`` if a file of a manifest is missing or differs from it."""
+    """Raise ``InputError`` if a file of a manifest is missing or differs from its entry."""
     for name, facts in files.items():
         if fault := file_fault(folder / name, facts, hashed):
             raise InputError(f"{folder / name} {fault}")
@@ -263,7 +263,7 @@ ROOMS, ENDINGS = ("trainables", "search_spaces"), (".py", ".yaml")
 
 @cache
 def code_files() -> dict[str, str]:
-    """Return the SHA-256 (hex) of each file of code or settings, by its path."""
+    """Return the SHA-256 (hex) of each Python and YAML file of ``ROOMS``, by its path."""
     root = Path(__file__).parents[2]
     files = (path for room in ROOMS for path in (root / room).rglob("*"))
     return {

@@ -52,7 +52,7 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Raise the client's errors as ``InputError``, as ``AwayError`` if the Hub does not answer."""
+    """Turn the client's errors into ``InputError``, or ``AwayError`` if the Hub does not answer."""
     from huggingface_hub import errors
 
     try:

@@ -1,7 +1,9 @@
-"""PyTorch and Optuna, imported when first used, for modules of commands that compute nothing.
+"""Imports PyTorch and Optuna when they are first used.
+
+Commands that compute nothing import modules such as ``trainables.metrics`` without waiting for them.
 
 Such a module has ``from trainables.common.later import Tensor, torch`` instead of its own imports.
-Code that runs at its import, such as defaults and base classes, must not use them.
+Its module-level code, such as defaults and base classes, must not use them.
 """
 
 import sys

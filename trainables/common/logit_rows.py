@@ -11,19 +11,23 @@ from trainables.common.errors import InputError
 from trainables.common.later import Tensor, torch
 
 ROWS_AT_ONCE = 4096
-# Half the depth of the weakest common mask, -1e4; others are -65504, -1e9, the smallest float32
-# and -inf.
+# A masked logit is at least this far below its row's largest one. It is half the depth of -1e4, the
+# weakest common mask; others are -65504, -1e9, the smallest float32 and -inf.
 MASK_DEPTH = 5000.0
 MASKED = 1e7  # Calibrators see every masked logit this far below its row's largest one.
-# The typical logit is the median of the row maxima. If it is above LARGEST, logits are divided so
-# that it is about USUAL. A mask is always deeper than DEEPER typical logits.
+# The typical logit is the median of the absolute row maxima. If it is above LARGEST, logits are
+# divided so that it is about USUAL. A masked logit is below its row's largest by more than DEEPER
+# times the typical logit.
 LARGEST, USUAL, DEEPER = 1e4, 32.0, 32.0
 # Temporaries of this many values fit a core's cache; a GPU needs larger ones.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
 
 def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
-    """Cut rows (N, K) into slices with small float64 temporaries and at least ``least`` rows."""
+    """Return slices of rows (N, K), small enough for fast temporaries.
+
+    All have at least ``least`` rows, except perhaps the last.
+    """
     values = BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"])
     step = max(least, values // rows.shape[1])
     return [slice(start, start + step) for start in range(0, len(rows), step)]
@@ -47,7 +51,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def check_logits(logits: Any) -> Tensor:
-    """Return logits (N, K) as a floating tensor on their device, half precision as float32."""
+    """Return logits (N, K) as float32 or float64 on their device, or raise ``InputError``."""
     values = as_tensor(logits, "logits")
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise InputError(
@@ -79,8 +83,9 @@ def _refuse(values: Tensor) -> None:
 class LogitScale:
     """The size of logits, which separates masked logits from large ones.
 
-    A class is masked in a row if its logit is -inf, or below the row's largest by more than 5,000
-    and 32 typical logits. It is impossible and is ignored by fits, smoothing and penalties.
+    A class is masked in a row if its logit is -inf, or if it is below the row's largest by more
+    than 5,000 and by more than 32 times the typical logit. A masked class is impossible: fits,
+    smoothing and penalties ignore it.
 
     Attributes:
         typical: The median of the absolute row maxima, which masks do not change; 0 if all rows'
@@ -98,7 +103,7 @@ class LogitScale:
 
     @property
     def unit(self) -> float:
-        """Return the power of two to divide logits by, 1 unless they are huge."""
+        """Return the power of two by which logits are divided; 1 unless they are huge."""
         return 1.0 if self.typical <= LARGEST else 2.0 ** math.ceil(math.log2(self.typical / USUAL))
 
     @property
@@ -107,7 +112,10 @@ class LogitScale:
         return max(MASK_DEPTH, DEEPER * self.typical)
 
     def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return logits (N, K) divided by ``unit`` with all masks at one depth, and the mask."""
+        """Return logits (N, K) divided by ``unit``, and their mask (N, K) or None.
+
+        All masked logits of the result are ``MASKED`` below their row's largest one.
+        """
         masked = find_masked(logits, self.depth)
         rows = logits if self.unit == 1 else logits / self.unit
         if masked is not None:
@@ -116,20 +124,20 @@ class LogitScale:
 
 
 def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
-    """Return the mask (N, K) of logits (N, K), or None if no class is masked."""
+    """Return True for each masked one of logits (N, K), or None if none is masked."""
     if not _wide(logits, depth):
         return None
     return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
 
 
 def masked_labels(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the numbers of the rows (N, K) whose label, of (N,), is a masked class: (M,)."""
+    """Return the indices (M,) of rows of logits (N, K) whose label, in (N,), is a masked class."""
     gaps = logits.amax(1) - logits.gather(1, labels.unsqueeze(1)).squeeze(1)
     return (gaps > LogitScale.of(logits).depth).nonzero().squeeze(1)
 
 
 def masked_classes(logits: Tensor, depth: float = MASK_DEPTH) -> Tensor:
-    """Return the mask of ``find_masked``, even if empty, without waiting for the device."""
+    """Return True for each masked one of logits (N, K), without waiting for the device."""
     return logits.amax(1, keepdim=True) - logits > depth
 
 

@@ -1,4 +1,4 @@
-"""Executes the modules of parts without PyTorch, for names and checks; ``design/outlines.md``."""
+"""Executes modules without PyTorch, to read names and check values (``design/outlines.md``)."""
 
 import builtins
 import inspect
@@ -28,7 +28,7 @@ _lock = RLock()  # The server of pages uses several threads.
 
 
 class AbsentError(Exception):
-    """Code that runs without PyTorch needs it."""
+    """Code that is executed without PyTorch needs PyTorch."""
 
 
 def _needed(*_: Any) -> Any:
@@ -36,7 +36,7 @@ def _needed(*_: Any) -> Any:
 
 
 class _Absent(ABCMeta):
-    """The metaclass of placeholders, from which our classes derive as from ``nn.Module``."""
+    """Metaclass of the placeholders for PyTorch's classes; our classes can derive from them."""
 
     __bool__ = __int__ = __float__ = __iter__ = __len__ = _needed
     __lt__ = __le__ = __gt__ = __ge__ = _needed

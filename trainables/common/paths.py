@@ -18,7 +18,7 @@ LONGEST = 120
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:[\w.,-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::\d*)?")
 _ON_DISK = ("sqlite", "file")
-# Kept, because a later connection would silently be less secure without it.
+# ``redacted`` keeps this setting: a connection without it would silently be less secure.
 _KEPT = re.compile(
     r"[?&](sslmode=(?:disable|allow|prefer|require|verify-ca|verify-full))(?=[&#]|$)"
 )
@@ -27,9 +27,9 @@ _KEPT = re.compile(
 def redacted(address: str) -> str:
     """Return an address, valid or not, without login, query and fragment.
 
-    Only the scheme is left if a password has a sign such as ``/`` or ``#``, because the address is
-    ambiguous (``check_server`` refuses it). A PostgreSQL address keeps its user, by which passwords
-    are stored elsewhere, and its ``sslmode``.
+    If a password has a character such as ``/`` or ``#``, the address is ambiguous (``check_server``
+    refuses it), and only the scheme is returned. A PostgreSQL address keeps its ``sslmode`` and its
+    user, because password files are searched by user.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -55,7 +55,7 @@ def shown(address: str) -> str:
 
 
 def scrubbed(text: str, address: str) -> str:
-    """Return a text, such as a library's error, without the secrets of an address in it."""
+    """Return a text, such as a library's error, with the secrets of an address replaced."""
     for secret in sorted(_secrets(address), key=len, reverse=True):
         signs = ("|".join(map(re.escape, _spellings(sign))) for sign in secret)
         pattern = "".join(f"(?:{spellings})" for spellings in signs)
@@ -84,7 +84,7 @@ def _fault(address: str) -> str:
         return "is not an address, or its port is not 1 to 65535"
     if not host:
         return "has no host"
-    if port == 0 or redacted(address).endswith(HIDDEN):  # Such a host could not be stored either.
+    if port == 0 or redacted(address).endswith(HIDDEN):  # The host has invalid characters.
         return "is not an address, or its port is not 1 to 65535"
     return ""
 
@@ -98,7 +98,7 @@ def _parts(rest: str) -> tuple[str, str, str, str]:
 
 
 def _secrets(address: str) -> set[str]:
-    """Return the secrets of an address, which ``redacted`` removes, whole and in pieces."""
+    """Return all texts that ``redacted`` removes from an address, whole and in pieces."""
     login, _, _, extra = _parts(address.partition("://")[2])
     user, _, password = login.partition(":")
     values = {piece.partition("=")[2] or piece for piece in re.split("[?&;#]", extra)}
@@ -109,13 +109,13 @@ def _secrets(address: str) -> set[str]:
 
 
 def _spellings(sign: str) -> set[str]:
-    """Return the plain, percent-encoded and escaped forms of a sign."""
+    """Return the plain, percent-encoded and escaped forms of a character."""
     encoded = "".join(f"%{byte:02X}" for byte in sign.encode("utf-8", "surrogatepass"))
     return {sign, encoded, repr(sign)[1:-1], f"\\{sign}", "+" if sign == " " else sign}
 
 
 DEFAULT_STORAGE = "calsweep-storage"
-# Follows, in messages, the storage that was searched.
+# Messages add this text after the storage that was searched.
 ELSEWHERE = "(another storage: --storage DIR)"
 SYNC = "calsweep storage sync STORAGE/sweeps/NAME"  # For messages that do not know the sweep.
 # The folder of a storage for copies of plugins, by the hash of their code.
@@ -123,7 +123,7 @@ PLUGINS = "plugins"
 CACHE = "CALSWEEP_CACHE"  # Environment variable: folder for local copies of storages in buckets.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
-IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login (with @) has its own message.
+IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login (with : and @) gets another message.
 BUCKETS = "buckets"  # The folder of the cache with a folder for each bucket.
 CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
@@ -131,7 +131,7 @@ SOCKET_PATH = 107  # Bytes of the longest path of a socket, on Linux.
 
 
 def local_path(path: str | Path, what: str, instead: str = "") -> Path:
-    """Return a user's path as an absolute one; ``what`` and ``instead`` are for messages."""
+    """Return the absolute form of a user's path; ``what`` and ``instead`` are for messages."""
     text = str(path)
     if not text:
         raise InputError(f"{what}: is empty; use a path on this machine")
@@ -173,10 +173,10 @@ def control_fault(path: str) -> str:
 
 
 def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
-    """Return the absolute path of a storage folder, for a bucket that of its local copy.
+    """Return the absolute path of a storage folder; for a bucket, of the local copy.
 
     Args:
-        storage: A folder, see ``local_path``, or the address of one in object storage,
+        storage: A folder (see ``local_path``), or an address in object storage:
             ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
     """
     text = str(storage)

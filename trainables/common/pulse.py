@@ -20,7 +20,7 @@ def beat() -> None:
 def tell_progress(
     tell: Callable[[], None], seconds: float, waits: Callable[[], bool] = lambda: False
 ) -> None:
-    """Start a thread that calls ``tell`` after each interval with progress of this process.
+    """Start a thread that calls ``tell`` after every ``seconds`` in which the process progressed.
 
     Progress is a call of ``beat``, processor time (some code computes for hours without ``beat``),
     or ``waits()``, which means that the process waits for work. A process that is stopped, or that
@@ -40,7 +40,7 @@ def tell_progress(
 
 
 def kill_tree(pid: int, began: float | None = None) -> None:
-    """Kill a process and its descendants, unless it is another one than ``began`` at that time."""
+    """Kill a process and its descendants, unless the process did not start at ``began``."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if began is not None and process.create_time() != began:

@@ -45,7 +45,7 @@ def collecting() -> Iterator[list[Addition]]:
 
 
 class Catalogue(Generic[E]):
-    """Entries of one kind by name: those of one of our packages, and those of plugins.
+    """The built-in entries and the plugins' entries of one kind, by name.
 
     Args:
         noun: The word for an entry in messages, such as ``loss``.
@@ -65,7 +65,7 @@ class Catalogue(Generic[E]):
 
     def add(self, name: str, entry: E) -> None:
         """Register an entry; raise ``ValueError`` if its name is taken."""
-        # A plugin may be the first to import a module with entries of ours.
+        # A plugin may be the first to import a module with built-in entries.
         if not outlining.get() and _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
@@ -75,11 +75,11 @@ class Catalogue(Generic[E]):
         entries[name] = entry
 
     def plug(self, entries: Mapping[str, tuple[E, str]]) -> None:
-        """Replace the entries of plugins; each has the hash of its plugin's code."""
+        """Replace all plugins' entries; a value is an entry and the hash of its plugin's code."""
         self._plugged = entries
 
     def code(self, name: str) -> str | None:
-        """Return the hash of the code of an entry's plugin, or None for our own entries."""
+        """Return the hash of the code of an entry's plugin, or None for built-in entries."""
         return self._plugged[name][1] if name in self._plugged else None
 
     def forget(self, module: str) -> None:
@@ -106,11 +106,11 @@ class Catalogue(Generic[E]):
         return sorted([*self.own_names(), *self._plugged])
 
     def own(self, name: str) -> E | None:
-        """Return the outline of one of our own entries, or None."""
+        """Return the outline of a built-in entry, or None."""
         return self._known().get(name)
 
     def own_names(self) -> list[str]:
-        """Return the names of our own entries."""
+        """Return the names of the built-in entries."""
         return list(self._known())
 
     def __contains__(self, name: object) -> bool:
@@ -132,7 +132,7 @@ class Catalogue(Generic[E]):
         return self._plugged[name][0] if name in self._plugged else self._known()[name]
 
     def _known(self) -> Mapping[str, E]:
-        """Return our own entries, or their outlines."""
+        """Return the built-in entries, or the outlines of those that are not imported yet."""
         if not self._slow:
             self.load()
             return self._entries
@@ -175,7 +175,7 @@ class Registry(Catalogue[type[T]]):
         """Return a class decorator that registers a class and sets its attribute ``name``.
 
         Raises:
-            TypeError: If it does not derive from the base, or does not define an abstract method.
+            TypeError: If the class does not derive from the base, or is abstract.
         """
 
         def add(entry: type[T]) -> type[T]:

@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
-        """Return a node's tag; surprising numbers and booleans of YAML 1.1 are texts."""
+        """Return a node's tag; values that only YAML 1.1 reads as number or boolean are texts."""
         surprises = kind is yaml.ScalarNode and implicit[0] and YAML_1_1.fullmatch(str(value))
         return TEXT if surprises else super().resolve(kind, value, implicit)
 
@@ -110,7 +110,7 @@ class _Loader(yaml.SafeLoader):
             raise _refused(f"{short(node.value)} is not a valid {kind}", node) from error
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Return a scalar's text; refuse long texts of numbers."""
+        """Return a scalar's text; refuse halves of surrogate pairs and very long numbers."""
         text = super().construct_scalar(node)
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise _refused(f"{short(text)} has half a character; write the character itself", node)

@@ -1,4 +1,4 @@
-"""Checks of properties that every part must have, both our own and those of plugins."""
+"""Checks that all parts must pass, built-in parts as well as those of plugins."""
 
 from trainables.contracts.check import Check, checks_of
 from trainables.contracts.losses import LOSS_CHECKS, batch, seasoned, settings, value_and_gradient

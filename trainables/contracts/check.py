@@ -1,4 +1,4 @@
-"""The checks of a plugin's parts; our own parts pass the same checks."""
+"""The checks of a plugin's parts; the built-in parts pass the same checks."""
 
 import inspect
 from collections.abc import Callable, Iterator

@@ -41,7 +41,7 @@ def value_and_gradient(
 
 
 def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: Any) -> Loss:
-    """Return a loss after three epochs, in evaluation mode: its state no longer changes."""
+    """Return a loss after three epochs, in evaluation mode, so that its state no longer changes."""
     loss = build_loss(name, **parameters)
     loss.prepare(rows, classes)
     generator = torch.Generator().manual_seed(7)
@@ -59,7 +59,7 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
 
 
 def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
-    """Return other choices than the default, or a value at a ``share`` of the range."""
+    """Return the choices except the default, or one number at a ``share`` of the range."""
     if parameter.type == "categorical":
         return [choice for choice in parameter.choices if choice != parameter.default]
     assert parameter.low is not None
@@ -79,7 +79,7 @@ def settings(name: str) -> list[dict[str, Any]]:
 
 
 def ends(parameter: Parameter) -> list[Any]:
-    """Return all choices, or the ends of the range and 0 and 1 if they are inside."""
+    """Return all choices, or the ends of the range, with 0 and 1 if they are inside."""
     if parameter.type == "categorical":
         return list(parameter.choices)
     low, high = parameter.low, parameter.high
@@ -90,7 +90,10 @@ def ends(parameter: Parameter) -> list[Any]:
 
 
 def corners(name: str) -> Iterator[dict[str, Any]]:
-    """Yield settings with one searched parameter at an end, and with all at ends if few."""
+    """Yield settings with one searched parameter at an end of its range.
+
+    All combinations of ends follow if there are at most ``MOST_CORNERS``.
+    """
     searched = {key: ends(p) for key, p in load_space("methods", name).searched().items()}
     yield from ({key: value} for key, values in searched.items() for value in values)
     if math.prod(map(len, searched.values())) <= MOST_CORNERS:
@@ -98,7 +101,10 @@ def corners(name: str) -> Iterator[dict[str, Any]]:
 
 
 def gradients(name: str, values: Mapping[str, Any], turn: int = 0) -> Iterator[Tensor]:
-    """Yield a loss's gradients at overconfident logits; ``turn`` rotates the target classes."""
+    """Yield a loss's gradient at overconfident logits in each of 21 epochs.
+
+    ``turn`` is added to all target classes, modulo 10.
+    """
     draw = torch.Generator().manual_seed(0)
     targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
     logits = 4 * torch.randn(256, 10, generator=draw, dtype=torch.float64)
@@ -136,7 +142,7 @@ def heeds_its_parameters(name: str) -> None:
 
 
 def is_never_cross_entropy(name: str) -> None:
-    """No searched value makes it plain cross-entropy."""
+    """No searched value makes the loss plain cross-entropy."""
     plain = next(gradients("ce", {}))
     for values in corners(name):
         alike = (torch.cosine_similarity(g, plain, dim=0) for g in gradients(name, values))
@@ -243,7 +249,7 @@ def has_single_precision(name: str) -> None:
 
 
 def keeps_precision_under_autocast(name: str) -> None:
-    """Autocast does not reduce the precision."""
+    """Under bfloat16 autocast, the loss and its gradient equal those computed in float32."""
     logits, targets, indices = batch()
     loss = seasoned(name)
     plain, gradient = value_and_gradient(loss, logits.float(), targets, indices)
@@ -319,7 +325,7 @@ def names_bad_values(name: str) -> None:
 
 
 def sums_what_it_averages(name: str) -> None:
-    """With reduction=sum it is the mean times the number of rows that are not ignored."""
+    """The loss with reduction=sum is its mean times the number of rows that are not ignored."""
     if "reduction" not in LOSSES.parameter_names(name):
         return
     logits, targets, indices = batch()

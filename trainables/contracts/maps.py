@@ -24,7 +24,7 @@ def draw_rows(
 
 
 def gives_log_probabilities(make: Make) -> None:
-    """Rows become log-probabilities, the same in every fit."""
+    """Outputs are log-probabilities, and a second fit on the same rows gives the same outputs."""
     logits, labels = draw_rows()
     first = make().fit(logits.float().numpy(), labels.numpy())
     second = make().fit(logits.float(), labels)
@@ -76,7 +76,7 @@ def survives_its_folder(make: Make) -> None:
 
 
 def misses_a_class(make: Make) -> None:
-    """If a class is missing from the fitting rows, its log-probabilities are finite."""
+    """Log-probabilities are finite even if a class is missing from the fitting rows."""
     logits, labels = draw_rows()
     present = labels != 3
     out = make().fit(logits[present], labels[present])(logits)

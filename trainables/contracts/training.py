@@ -1,4 +1,4 @@
-"""Checks that use a part on a few digits, such as that two trainings give the same figures."""
+"""Checks that run a part on a few digits, such as that two trainings give the same metrics."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ KINDS = {
 
 
 def computes_the_same_twice(noun: str, name: str) -> None:
-    """Two trainings with it on a few digits give the same, finite figures."""
+    """Two trainings with this part on a few digits give the same, finite metrics."""
     first, second = (_figures(noun, name) for _ in range(2))
     for key, value in first.items():
         require(math.isfinite(value), f"{key} is {value}")
@@ -40,7 +40,7 @@ def computes_the_same_twice(noun: str, name: str) -> None:
 
 
 def trains_by_its_parameters(noun: str, name: str) -> None:
-    """Each searched parameter changes the figures on a few digits."""
+    """Each searched parameter changes the metrics on a few digits."""
     searched = load_space(KINDS[noun], name).searched()
     before = _figures(noun, name) if searched else {}
     for key, parameter in searched.items():
@@ -52,14 +52,14 @@ def trains_by_its_parameters(noun: str, name: str) -> None:
 
 
 def reads_the_same_twice(name: str) -> None:
-    """Reading it twice gives the same rows."""
+    """Reading the data set twice gives the same rows."""
     with TemporaryDirectory() as folder:
         first, second = (read_source(name, folder).fingerprint for _ in range(2))
     require(first == second, "the rows differ")
 
 
 def measures_the_same_twice(name: str) -> None:
-    """Measuring a few digits twice gives the same, finite figures."""
+    """Measuring the suite twice on a few digits gives the same, finite metrics."""
     first, second = (_measured(name) for _ in range(2))
     for key, value in first.items():
         require(math.isfinite(value), f"{key} is {value}")

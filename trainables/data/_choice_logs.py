@@ -1,7 +1,7 @@
 """Answers of language models to multiple-choice questions, read from evaluation logs.
 
 ``samples_*.jsonl`` of lm-evaluation-harness has a log-likelihood for each choice. A JSON log of
-inspect has the log-probabilities of tokens, including the letters of the choices.
+Inspect AI has the log-probabilities of tokens, including the letters of the choices.
 """
 
 import json
@@ -22,7 +22,7 @@ FIRST_FILTER = "filter"
 
 
 class Answers(NamedTuple):
-    """The log-probability of each choice (N, K), -inf where a row has fewer, and labels (N,)."""
+    """Log-probabilities of choices (N, K), -inf for choices that a row lacks, and labels (N,)."""
 
     scores: np.ndarray
     labels: np.ndarray
@@ -48,7 +48,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _harness_rows(path: Path) -> Iterator[tuple[list[float], int]]:
-    """Yield scores and label of each sample of the first filter."""
+    """Yield scores and label of each sample; of several filters, only the first one is read."""
     first: Any = None
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream):
@@ -168,7 +168,7 @@ def _share(listed: Sequence[tuple[str, float]], letter: str) -> float:
 def _answer_tokens(
     path: Path, number: int, sample: dict[str, Any], count: int
 ) -> list[tuple[str, float]]:
-    """Return the tokens listed, with log-probabilities, where the answer last has a letter."""
+    """Return the listed tokens with log-probabilities at the last choice's letter in the answer."""
     try:
         tokens = sample["output"]["choices"][0]["logprobs"]["content"]
         for token in reversed(tokens):

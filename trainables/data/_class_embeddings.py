@@ -10,7 +10,7 @@ from trainables.data._labels import note
 from trainables.data._logit_arrays import NamedArrays
 
 EMBEDDINGS, SCALE = "class_features", "logit_scale"
-CLIP_SCALE = 100.0  # The limit of the scale when CLIP is trained.
+CLIP_SCALE = 100.0  # The upper limit of the scale in the training of CLIP.
 FIT, TEST = ("train", "validation"), ("test",)
 SUSPICIOUS_SCALE = 10.0  # CLIP stores the logarithm, 4.6.
 
@@ -22,7 +22,7 @@ def class_weights(
 
     Args:
         arrays: The arrays of a file of features.
-        names: The file's name of each array, by our name.
+        names: The name of each array in the file, by its plain name; see ``known_names``.
         width: D.
         classes: K, or None if it is unknown.
     """
@@ -64,13 +64,13 @@ def _scale(arrays: NamedArrays, names: Mapping[str, str]) -> float:
 
 
 class ZeroShotArrays:
-    """Zero-shot logits under the names that an archive of logits has.
+    """Zero-shot logits as arrays with the names of a file of logits.
 
-    Features ``test`` become the part to test on, all others the part to fit on.
+    Rows of the part ``test`` are to test on, all other rows to fit on.
 
     Args:
         arrays: The file's arrays, including the embeddings.
-        names: The file's name of each array, by our name.
+        names: The name of each array in the file, by its plain name; see ``known_names``.
     """
 
     def __init__(self, arrays: NamedArrays, names: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Labels, which are names or numbers of classes, as class numbers."""
+"""Converts labels, which are names or numbers of classes, to class numbers."""
 
 from collections.abc import Container, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class LabelPart(NamedTuple):
 
     Attributes:
         labels: Numbers or names of classes.
-        where: Their file and column, for messages.
+        where: File and column of the labels, for messages.
         row: The word for a row, for messages.
         first: The number of the first row, for messages.
     """
@@ -78,10 +78,10 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
 
 
 def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
-    """Return True if labels may be numbers from 0 although classes have names.
+    """Return True if labels may count the classes from 0.
 
-    A label that is a name, such as 2 for the classes 0 and 2, shows that labels are names. The
-    exception are classes named 1 to K.
+    Labels that are names of classes, such as 2 for the classes 0 and 2, show that all labels are
+    names, unless the classes are named 1 to K. ``named`` are the numbers that are such labels.
     """
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 

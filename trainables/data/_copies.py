@@ -18,7 +18,7 @@ WEIGHTS = np.random.Philox(key=0).random_raw(WORDS) | np.uint64(1)
 
 
 class Copies(NamedTuple):
-    """How many rows of one part have exactly the content of a row of another part.
+    """Numbers of rows whose content equals that of a row in another part.
 
     Attributes:
         test_rows: Number of test rows.
@@ -26,7 +26,7 @@ class Copies(NamedTuple):
         train, validation: Test rows that are copies of a training row, and of a validation row.
         validation_rows: Number of validation rows.
         validation_train: Validation rows that are copies of a training row.
-        distinct: Different rows among those counted by ``test``.
+        distinct: Number of different rows among the copies that ``test`` counts.
     """
 
     test_rows: int
@@ -97,7 +97,7 @@ def quick_keys(rows: np.ndarray) -> np.ndarray:
 
 
 def keyed(blocks: Iterable[np.ndarray], keys: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield blocks of rows unchanged, and append the quick keys of each to ``keys``."""
+    """Yield blocks of rows unchanged, and append the quick keys of each block to ``keys``."""
     for block in blocks:
         keys.append(quick_keys(block))
         yield block

@@ -1,4 +1,4 @@
-"""Files that hold cached features and labels, as arrays by name."""
+"""Cached features and labels in files, read as named arrays."""
 
 import re
 from functools import cached_property
@@ -13,7 +13,7 @@ from trainables.data._tables import column_names, read_columns
 
 FEATURES = ("features",)
 LABELS = ("labels", "classes")
-# The word that we look for, for each word in names of arrays.
+# The plain word for each word in names of arrays.
 WORDS = {
     **{word: plain for word, plain in SCORE_WORDS.items() if plain in LABELS},
     **dict.fromkeys(("features", "feature", "feats", "embeddings", "embedding", "x"), "features"),
@@ -28,7 +28,7 @@ SPLIT = "split"
 
 
 def feature_files(path: Path) -> ArrayFiles:
-    """Return the ``.npy`` files of a folder, or those that belong to a file, memory-mapped."""
+    """Return the ``.npy`` files of a folder, or those that belong to one file; memory-mapped."""
     if path.is_dir():
         found = sorted(path.glob("*.npy"))
         if not found:
@@ -38,7 +38,7 @@ def feature_files(path: Path) -> ArrayFiles:
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:
-    """Return the file's name of each array, by our name.
+    """Return the name of each array in the file, by its plain name, such as ``labels_train``.
 
     ``features`` and ``labels`` without a part are training rows.
     """

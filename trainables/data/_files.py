@@ -107,7 +107,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image; raise ``InputError`` if it, or its use within the block, shows a fault."""
+    """Open an image; raise ``InputError`` if this, or the use of the image in the block, fails."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
@@ -128,7 +128,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def glance(path: Path | BinaryIO) -> tuple[tuple[int, int], str]:
-    """Return an image's mode, and its width and height once upright, without decoding it."""
+    """Return an image's width and height once upright, and its mode, without decoding it."""
     with opened(path) as image:
         width, height = image.size
         return (height, width) if _orientation(image) > 4 else (width, height), image.mode
@@ -161,7 +161,7 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the class folders in ``folder``, two or more."""
+    """Return the sorted names of the class folders in ``folder``; there must be at least two."""
     found = subfolders(folder)
     if len(found) < 2:
         raise InputError(f"{folder}: expected two or more class folders, got {found}")
@@ -250,7 +250,7 @@ def list_classes(
     wanted: Callable[[Path], bool] = is_image,
     noun: str = "image",
 ) -> list[tuple[Path, int]]:
-    """Return the wanted files in each ``folder/CLASS/below``, in the order of class and name."""
+    """Return the wanted files in each ``folder/CLASS/below`` with labels, by class and name."""
     listing: list[tuple[Path, int]] = []
     others: list[Path] = []
     for label, name in enumerate(classes):

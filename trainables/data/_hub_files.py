@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class EmbeddedImage(BytesIO):
-    """An image in a cell of a table; its text is the row, for messages."""
+    """An image in a cell of a table; ``str()`` returns its row, for messages."""
 
     def __init__(self, content: bytes, place: str) -> None:
         super().__init__(content)

@@ -53,8 +53,8 @@ class Images(Inputs, kind="images"):
         size: Height and width, in pixels.
         channels: C.
         mean: Mean of each channel on the scale 0..1, subtracted before training.
-        std: Divisor of each channel after that.
-        augmentation: Default of training, one of ``IMAGE_AUGMENTATIONS``.
+        std: Divisor of each channel, after the mean is subtracted.
+        augmentation: Default augmentation of training, one of ``IMAGE_AUGMENTATIONS``.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
@@ -125,7 +125,7 @@ class ImageBatcher(Batcher):
         )
 
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
-        """Return normalised images, cropped and flipped at random unless it is ``none``.
+        """Return normalised images, randomly cropped and flipped unless ``augmentation=none``.
 
         ``crop-flip`` crops images padded by 4 to their size; ``resized-crop-flip`` enlarges crops
         of random size and shape.
@@ -187,8 +187,8 @@ class _MarginBatcher(ImageBatcher):
 def draw_crop_flip(count: int, generator: Generator, places: int = 2 * PADDING + 1) -> Tensor:
     """Draw row offset, column offset and flip (0 or 1) of each image: (3, count), int64.
 
-    Offsets are uniform on 0..places - 1, flips are fair. They are drawn on the generator's device:
-    a CPU generator with the same seed gives the same views for images on any device.
+    Offsets are uniform on 0..places - 1, flips are fair. All are drawn on the generator's device,
+    so that a CPU generator with the same seed gives the same views for images on any device.
     """
     options = {"generator": generator, "device": generator.device}
     offsets = torch.randint(0, places, (2, count), **options)  # type: ignore[call-overload]
@@ -202,7 +202,7 @@ def crop_flip(images: Tensor, views: Tensor) -> Tensor:
     Equivalent to torchvision's ``RandomCrop(size, padding=4)``, then ``RandomHorizontalFlip()``.
 
     Args:
-        images: (B, C, H, W), uint8, as the result.
+        images: (B, C, H, W), uint8, like the result.
         views: (3, B), from ``draw_crop_flip``.
     """
     return cut_flip(F.pad(images, (PADDING,) * 4), views, *images.shape[2:])
@@ -215,7 +215,7 @@ def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
     column = torch.arange(width, device=views.device)
     columns = left + torch.where(flip == 1, width - 1 - column, column)
     rows = (top + torch.arange(height, device=views.device)) * images.shape[3]
-    # Indices are computed on the views' device: on a GPU each of these steps would be a launch.
+    # Indices are computed on the views' device, the CPU: on a GPU, each step would be a launch.
     rows, columns = move(torch.cat((rows, columns), dim=1), images.device).split((height, width), 1)
     pixels = rows.unsqueeze(2) + columns.unsqueeze(1)
     flat = pixels.view(count, 1, -1).expand(-1, channels, -1)

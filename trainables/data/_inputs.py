@@ -35,9 +35,9 @@ class Batcher:
     """Makes batches of stored rows for networks.
 
     On the CPU nothing is copied: a memory-mapped array stays mapped, so all trials of a node share
-    one copy. On a GPU the rows are copied there once, and a batch is a gather; rows that need more
-    than half of its free memory stay on the host, and a thread copies each batch. The batches are
-    the same in each case, and nothing waits for the device.
+    one copy. For a GPU all rows are copied to it once, and batches are gathered there. Rows that
+    need more than half of the GPU's free memory stay on the host, and a thread copies each batch.
+    The batches are the same in each case, and nothing waits for the device.
 
     Args:
         values: (N, ...); must not change afterwards.
@@ -87,7 +87,7 @@ class Batcher:
         Args:
             batch: The rows.
             augmentation: ``none`` for ``plain``, or another augmentation of this kind of data.
-            generator: Draws the views; one on the CPU draws the same views for every device.
+            generator: Draws the views; a CPU generator draws the same views for every device.
 
         Raises:
             ValueError: If the augmentation is unknown.
@@ -167,7 +167,7 @@ class Inputs(ABC):
         kinds: Every subclass by its name.
         kind: The name, which also begins the names of files of rows.
         dtype: Type of the stored values.
-        trains: Whether networks are trained on the rows; else all of them may be held out.
+        trains: Whether networks are trained on the rows; otherwise a split may hold out all rows.
         seen_as: Class of ``shape``, so that unsuitable networks are refused before reading data.
         views: Augmentations of the batchers.
         augmentation: Default augmentation of training, ``none`` for no augmentation.
@@ -218,7 +218,7 @@ class Inputs(ABC):
         return map(self.encode, blocks)
 
     def loaded(self, values: np.ndarray, path: Path) -> np.ndarray:
-        """Return the rows of a file, with the further files of ``stored``."""
+        """Return the rows read from ``path``, completed by the further files of ``stored``."""
         return values
 
     @property
@@ -246,7 +246,7 @@ class Inputs(ABC):
         return None
 
 
-UNNAMED = "images"  # Manifests do not name this kind, because older ones had no other.
+UNNAMED = "images"  # Manifests do not name this kind, because it was once the only one.
 
 
 def check_classes(classes: tuple[str, ...]) -> None:
@@ -260,7 +260,7 @@ class DatasetInfo:
     """One data set's constants.
 
     Attributes:
-        name: The name it is read by, such as ``cifar10`` or ``npz:my.npz``.
+        name: The name in sweep files, such as ``cifar10`` or ``npz:my.npz``.
         classes: Class names; a label is an index into them.
         inputs: The form of its rows.
         split_rule: Human-readable origin of training, validation and test data.

@@ -16,7 +16,7 @@ from trainables.data._labels import note
 from trainables.data._prepared import read_array
 from trainables.data._tables import column_names, read_columns
 
-# Our word for each word in names of arrays.
+# The plain word for each word in names of arrays.
 WORDS = {
     **dict.fromkeys(("logits", "logit"), "logits"),
     **dict.fromkeys(("probs", "prob", "probas", "probabilities"), "probs"),
@@ -27,7 +27,7 @@ WORDS = {
     "classes": "classes",
 }
 SCORES = ("logits", "probs", "predictions")
-NAMED = 5  # Most missing classes named in a note.
+NAMED = 5  # Maximum number of missing classes that a note names.
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 COLUMN = re.compile(r"(?P<kind>logits?|probs?)_(?P<name>.+)", re.IGNORECASE)
 # Endings of columns that are a statistic of the row, such as logit_max.
@@ -55,7 +55,7 @@ class NamedArrays(Protocol):
 
 
 def plain_name(name: str, words: Mapping[str, str] = WORDS) -> str:
-    """Return an array's name in our words, such as ``labels_fit`` for ``y_val``."""
+    """Return an array's plain name, such as ``labels_fit`` for ``y_val``."""
     return "_".join(words.get(word, word) for word in name.split("_"))
 
 
@@ -166,10 +166,10 @@ class ScoreTable:
 
 
 def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str, str]:
-    """Return the kind of scores of each column of scores; all have the same kind.
+    """Return the columns of scores and their kind, which is the same for all.
 
-    Columns are named ``logit_CLASS`` or ``prob_CLASS``, and others are ignored; or all columns are
-    numbers of classes; or ``logits`` or ``probs`` has a list per row.
+    Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored), or all
+    columns are named by class numbers, or a column ``logits`` or ``probs`` has a list per row.
     """
     single = {
         name: plain_name(match["kind"].lower())

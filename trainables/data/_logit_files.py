@@ -44,7 +44,7 @@ PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5, *LOGS)
 TORCH_ENDINGS = (".pt", ".pth")
-MOST_ABSENT = 2  # With more, columns without a label are probably rare classes.
+MOST_ABSENT = 2  # If more columns have no label, they are probably rare classes.
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
 TORCH_SAVED = (
     "saved by torch.save; save arrays instead: "
@@ -105,7 +105,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
       the NN_calibration collection; the unpickler accepts NumPy arrays only.
     - ``.h5``, ``.hdf5``: CalArena's ``{dataset}/{model}/{probas_cal, labels_cal, probas_test,
       labels_test}``, written ``PATH:dataset/model`` unless the file has only one set.
-    - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and inspect; see ``read_answers``.
+    - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and Inspect AI; see ``read_answers``.
 
     Probabilities become logarithms; 0 counts as the smallest normal number of its precision. Rows
     of rounded probabilities are divided by their sums.
@@ -117,7 +117,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
 
     Args:
         path: The file.
-        kind: ``logits`` or ``probs``, which overrides names of arrays; required if no name says it.
+        kind: ``logits`` or ``probs``; overrides names of arrays, and is required if these do not
+            tell the kind.
     """
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
@@ -145,7 +146,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
 
 
 def logit_sets(path: str | Path) -> dict[str, str]:
-    """Return the address, for ``read_logits``, of each set of logits at a path, by name."""
+    """Return the sets of logits at a path: addresses for ``read_logits``, by name."""
     place, chosen = split_address(path)
     if not local_path(place, "logits").exists():
         raise InputError(f"{place}: no such file or folder")
@@ -236,7 +237,7 @@ def _note_masked(path: Path, parts: Sequence[Part], rows: Sequence[LogitRows]) -
 
 
 def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:
-    """Return one part; with "" the arrays of a file that has no parts."""
+    """Return one part; ``part`` is "" for a file without parts."""
     path = arrays.path
     score_arrays = {name: given for base, given in SCORE_ARRAYS.items() for name in _of(base, part)}
     label_arrays = [name for base in LABEL_ARRAYS for name in _of(base, part)]
@@ -318,7 +319,7 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Note if one or two columns have names that are not labels; they may not be classes."""
+    """Note if one or two columns are classes that no row has as label; they may be no classes."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " and ".join(map(repr, absent))
@@ -326,7 +327,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names, but not those of columns (which one-hot rows become)."""
+    """Return True if labels are names, but not names of columns (one-hot rows become those)."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 

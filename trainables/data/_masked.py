@@ -20,7 +20,7 @@ VOID = 255  # Mask value of pixels that are ignored.
 MASK_OUTSIDE = 254  # Mask value outside of an image that is smaller than the stored size.
 IGNORED = -100  # Target that losses ignore.
 SAMPLED = 2**16  # Pixels of all rows together whose predictions are stored.
-HELD_PIXELS = 2**19  # Most pixels of a batch in evaluation.
+HELD_PIXELS = 2**19  # Maximum number of pixels in a batch of an evaluation.
 SCALES = (0.5, 2.0)
 LIGHT = 0.2  # Largest change of contrast, as a share, and of brightness, in standard deviations.
 
@@ -51,9 +51,9 @@ class MaskedImages(Inputs, kind="images-with-masks"):
     Attributes:
         size: Height and width of stored images, in pixels: the largest of each.
         mean: Mean of each channel on the scale 0..1, subtracted before training.
-        std: Divisor of each channel after that.
+        std: Divisor of each channel, after the mean is subtracted.
         crop: Side, in pixels, of the square crops that training uses; 0 for ``size``.
-        augmentation: Default of training, one of ``MASK_AUGMENTATIONS``.
+        augmentation: Default augmentation of training, one of ``MASK_AUGMENTATIONS``.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
@@ -197,7 +197,7 @@ def draw_windows(
 
     Numbers are in pixels of the image; a window may reach beyond it. Logarithms of scales are
     uniform between those of 0.5 and 2. Places are uniform among those that show as much of the
-    image as possible, in whole pixels unless it is scaled. Numbers are drawn on the generator's
+    image as possible, in whole pixels unless ``scaled``. Numbers are drawn on the generator's
     device and computed on that of ``sizes``, so that nothing waits for a device.
     """
     draws = torch.rand(4, len(sizes), generator=generator, device=generator.device)

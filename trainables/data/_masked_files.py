@@ -202,7 +202,9 @@ class MaskedReader(Reader):
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
     def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
-        """Return training pairs, test pairs and validation rows; ``val`` replaces a missing test.
+        """Return training pairs, test pairs and validation rows.
+
+        Without a list ``test``, the list ``val`` is used as test pairs.
 
         Validation rows are numbers of training pairs, or None without a validation list.
         """

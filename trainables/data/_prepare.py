@@ -52,7 +52,7 @@ def prepare(
     notice: Notice = silent,
     settings: Mapping[str, Any] | None = None,
 ) -> PreparedData:
-    """Read, split and store a data set below ``destination``, or return it if it is there.
+    """Read, split and store a data set below ``destination``, unless it is already stored there.
 
     Stored data is identified by name, and by size and time of the source's files, without reading
     them; it is used only if every checksum matches. Several processes may call this at once.
@@ -316,10 +316,10 @@ SUITE_MANIFEST = "suite.json"
 def seal_test_data(*directories: Path | str) -> None:
     """Forbid this process to read test data until it ends.
 
-    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. So does
-    opening a test file of a prepared directory, of its siblings and of their sources, or a suite
-    stored next to it, by any path. Child processes that import this package are sealed too. This is
-    not a sandbox against hostile code: Python does not see files that C libraries open.
+    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. It is also
+    raised if a test file of a prepared directory, of its siblings or of their sources is opened, or
+    a suite stored next to it, by any path. Child processes that import this package are sealed too.
+    This is not a sandbox against hostile code: Python does not see files that C libraries open.
 
     Args:
         *directories: Prepared directories (with ``split.json``), or other files and folders, which

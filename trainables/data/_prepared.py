@@ -67,12 +67,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return a manifest of version ``SCHEMA``.
 
     Raises:
-        PermissionError: If it may not be read.
+        PermissionError: If the file may not be read.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except PermissionError:
-        raise  # It may be intact.
+        raise  # The manifest may be intact.
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:

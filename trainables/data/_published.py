@@ -114,7 +114,7 @@ class TorchvisionReader(PublishedReader):
         """Return the unpacked files of images."""
 
     def archives(self) -> list[Checked]:
-        """Return the downloaded files; those of ``unpacked`` if nothing is unpacked."""
+        """Return the downloaded files: ``unpacked()``, unless the downloads are archives."""
         return self.unpacked()
 
     @abstractmethod
@@ -146,7 +146,7 @@ class TorchvisionReader(PublishedReader):
         return "train" not in path.name
 
     def check(self) -> SourceStatus:
-        """Check every file's checksum; intact archives suffice."""
+        """Check the checksums of the unpacked files or, if one is wrong, of the archives."""
         fault = _first_fault(self.unpacked())
         if fault and _first_fault(self.archives()):
             return SourceStatus(False, fault, f"allow the download, or {self._by_hand()}")
@@ -162,7 +162,7 @@ class OfficialReader(PublishedReader, ListedReader):
 
     Attributes:
         folder: The data set's folder, below the root.
-        test_folder: The subfolder that has the test images, perhaps among others.
+        test_folder: The subfolder of the test images; it may have other images as well.
         archive: The file in the root that is unpacked; empty if users unpack it.
         md5: The archive's checksum.
     """

@@ -13,7 +13,7 @@ BLOCK_BYTES = 64 * 2**20
 
 
 class Rows(ABC):
-    """Rows with labels, in memory or in files; they are read in blocks, so they need not fit.
+    """Rows with labels, in memory or in files; they are read in blocks to save memory.
 
     Attributes:
         labels: (N,), int64, every entry at least 0.
@@ -175,7 +175,7 @@ class SplitSpec:
         return self.seed if own is None else own
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON; ``validation_seed``, a later addition, only if set."""
+        """Return all fields for JSON; leave out ``validation_seed`` if it is None."""
         fields = asdict(self)
         if self.validation_seed is None:
             del fields["validation_seed"]
@@ -184,7 +184,7 @@ class SplitSpec:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Sorted row numbers, int64; without an official test set, test rows are training rows."""
+    """Sorted row numbers, int64; ``test`` refers to the official test set, if there is one."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -286,7 +286,7 @@ def _limit(
 
 
 def limit_rows(labels: np.ndarray, spec: SplitSpec) -> np.ndarray:
-    """Return the sorted rows to keep of other test labels (N,) under a task's ``test_limit``.
+    """Return the sorted rows of a suite with labels (N,) that a task's ``test_limit`` keeps.
 
     The task's own test rows are drawn in the same way, so equal labels give equal rows.
     """

@@ -9,7 +9,7 @@ from trainables.common.logit_rows import ROWS_AT_ONCE
 from trainables.data._labels import note
 
 SUM_TOLERANCE = 1e-3
-# Largest error of a row's sum: of rounded values, and of values with few digits.
+# Largest difference of a row's sum from 1, for rounded values and for values with few digits.
 ROUNDED, COARSE = 0.01, 0.05
 DIGITS = (1, 2, 3, 4)
 ZERO = 0.01  # A 0 is replaced by this share of the last digit, which hardly changes a row's sum.

@@ -106,7 +106,7 @@ class Reader(ABC):
         self.settings: Mapping[str, Any] = {}
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Check and keep the ``inputs`` of a task, which say how to read and store rows."""
+        """Check and store the ``inputs`` of a task, which say how to read and store rows."""
         for key in settings:
             if key not in self.accepts:
                 allowed = ", ".join(self.accepts) or "none"
@@ -230,7 +230,7 @@ def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None 
 
 
 def source_names() -> list[str]:
-    """Return every data set's name, sorted; forms with an argument as ``npz:PATH``."""
+    """Return the sorted names of all data sets; arguments are shown as in ``npz:PATH``."""
     forms = ((name, SOURCES.get(name).placeholder) for name in SOURCES.names())
     return [f"{name}:{placeholder}" if placeholder else name for name, placeholder in forms]
 
@@ -244,7 +244,7 @@ def read_source(
     """Read a whole data set, into memory or as a list of files.
 
     Do not use this for training, because it returns test data as well; ``prepare`` separates them.
-    See there for the arguments.
+    See ``prepare`` for the arguments.
 
     Raises:
         TestDataSealedError: If this process is sealed.

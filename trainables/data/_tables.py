@@ -57,7 +57,7 @@ def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) 
 
 
 def _csv(path: Path) -> dict[str, Any]:
-    """Return the options for reading a text file; no text is read as a missing value."""
+    """Return pandas' options for reading a text file, in which no cell counts as missing."""
     separator = "\t" if path.suffix == ".tsv" else ","
     return {"sep": separator, "dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
 

@@ -70,8 +70,9 @@ class Texts(Inputs, kind="texts"):
     the released code of MbLS (2022), only the last ``length`` words of a text are kept.
 
     Attributes:
-        vocabulary: Most words in the vocabulary.
-        length: Most words of a text, L; ``fitted`` lowers it to the longest training text.
+        vocabulary: Maximum number of words in the vocabulary.
+        length: Maximum number of words of a text, L; ``fitted`` lowers it to the longest training
+            text.
         words: The vocabulary in the order of its numbers, from 1; empty before ``fitted``.
         embeddings: SHA-256 (hex) of the file of the words' vectors, or "".
         packed: The vectors, as text.

@@ -10,9 +10,9 @@ from trainables.data._published import Checked, TorchvisionReader
 from trainables.data._rows import Rows, take_counts
 from trainables.data._source import SOURCES, Reader
 
-# The released code of Mukhoti et al. (2020) uses these for CIFAR-10 and CIFAR-100, that of MbLS
-# (2022) for CIFAR-10. Each standard deviation is the mean over images of an image's own; those over
-# all pixels are 0.2470, 0.2435, 0.2616.
+# The released code of Mukhoti et al. (2020) uses these constants for CIFAR-10 and CIFAR-100, that
+# of MbLS (2022) for CIFAR-10. STD is the mean of the standard deviations of single images; over all
+# pixels of the training set, they are 0.2470, 0.2435, 0.2616.
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
 CLASSES = (

@@ -57,8 +57,8 @@ class DigitsReader(Reader):
 class NoisyDigitsReader(DigitsReader):
     """The digits with noise on every pixel, so that networks overfit and need calibration.
 
-    A network that is trained on a few hundred of them is right on all of these and on about 70 % of
-    the others, and over-confident by some 15 points.
+    A network that is trained on a few hundred of these images classifies all of them correctly, but
+    only about 70 % of the others, and is over-confident by some 15 points.
     """
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:

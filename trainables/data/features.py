@@ -222,7 +222,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Return the file's name of each array, by our name such as ``features_train``."""
+        """Return the name of each array in the file, by its plain name; check for missing ones."""
         names = known_names(self._arrays)
         parts = [part for part in PARTS if {f"features_{part}", f"labels_{part}"} & names.keys()]
         needed = [f"{kind}_{part}" for part in ("train", *parts) for kind in ("features", "labels")]

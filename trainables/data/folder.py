@@ -28,14 +28,14 @@ from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, PathReader
 
 PARTS = ("train", "test")
-# Names by which people call a part of a data set, such as test1, training_set and valid.
+# Usual names of parts of a data set, such as test1, training_set and valid.
 PART_NAME = re.compile(
     r"(train(ing)?|test(ing)?|val(id(ation)?)?|dev)[-_ ]?(set|data|images?)?[-_ ]?\d*",
     re.IGNORECASE,
 )
-# Modes whose pixels are eight bits of grey; all others become RGB.
+# Modes of grey images; all others become RGB.
 GREY_MODES = ("1", "L")
-LARGEST_SIDE = 224  # Usual for networks for photographs; limits memory, which has all images.
+LARGEST_SIDE = 224  # Usual for networks for photographs; a limit, because memory has all images.
 LAYOUT = (
     "use PATH/<class>/<image>, of which `split.test` is held out, or PATH/train/<class>/<image> "
     "and PATH/test/<class>/<image>"
@@ -76,7 +76,10 @@ def is_parted(folder: Path) -> bool:
 
 
 def list_folders(folder: Path, layout: str, wanted: Callable[[Path], bool], noun: str) -> Listed:
-    """Return class names and all files of a folder, or those of its ``train`` and ``test``."""
+    """Return class names, training files and test files, each file with its label.
+
+    A folder without ``train`` and ``test`` has only training files; its test files are None.
+    """
     try:
         if is_parted(folder):
             note_unused(folder)

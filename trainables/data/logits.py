@@ -69,7 +69,7 @@ class LogitsReader(PathReader, OutlinedReader):
             )
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
-        """Return the rows to fit on and the rows to test on; all rows and None without parts."""
+        """Return the rows to fit on and to test on; all rows and None if the file has no parts."""
         file = read_logits(self.path, self.settings.get("kind"))
         test = None if file.fit is None else self._rows(file.rows)
         train = self._rows(file.rows if file.fit is None else file.fit)

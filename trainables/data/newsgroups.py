@@ -19,7 +19,7 @@ LINES = {"train": "train.jsonl.xz", "test": "test.jsonl.xz"}
 
 @SOURCES.register("20newsgroups")
 class NewsgroupsReader(TextsReader):
-    """20 Newsgroups (Lang, 1995) by date, without headers, kept as JSON lines; docs/data.md."""
+    """20 Newsgroups (Lang, 1995) by date, without headers, stored as JSON lines; docs/data.md."""
 
     downloads = True
     source = "20 Newsgroups by date, http://qwone.com/~jason/20Newsgroups/, without headers"

@@ -14,7 +14,7 @@ from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
 PARTS = ("train", "test")
-MOST_SHOWN = 8  # Names of arrays in a line.
+MOST_SHOWN = 8  # Maximum number of array names in a message.
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 WORDS = {
     **dict.fromkeys(("x", "images", "image", "data"), "x"),
@@ -27,9 +27,9 @@ Checked = tuple[dict[str, np.ndarray], tuple[str, ...], tuple[int, ...]]
 class ImageArrays:
     """The arrays of an archive under the names ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-    Names such as ``X_train`` and ``train_images`` are known; ``X`` and ``y`` are training rows.
-    Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with channels
-    first are converted to uint8 (N, H, W, C), with a ``DataNote``.
+    Names such as ``X_train`` and ``train_images`` are recognised; ``X`` and ``y`` are training
+    rows. Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with
+    channels first are converted to uint8 (N, H, W, C), with a ``DataNote``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -213,7 +213,7 @@ def match_labels(
     """Return the labels of each part as numbers of classes, and the names of the classes.
 
     Args:
-        path: Their file.
+        path: The file of the labels, for messages.
         given: The labels of each part from ``read_labels``, ``train`` first.
         names: The names of the classes; empty to use the training labels.
         where: The name of each part's labels, for messages.

@@ -177,7 +177,7 @@ def _text(content: bytes, place: str) -> str:
 
 
 def read_lines(path: Path) -> tuple[list[str], list[Label]]:
-    """Return texts and labels of JSON lines, which may be packed (``.xz``)."""
+    """Return texts and labels of JSON lines, which may be compressed (``.xz``)."""
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as stream:
             rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(stream, 1)]

@@ -11,7 +11,7 @@ class TinyImageNetReader(OfficialReader):
 
     Official layout: ``train/<wnid>/images/*.JPEG``, ``val/images``, ``val/val_annotations.txt``.
     The official test images have no labels, so the official validation images are the test set, as
-    in MbLS (2022) and ACLS (2023). ImageNet's terms forbid us to download the images.
+    in MbLS (2022) and ACLS (2023). ImageNet's terms do not allow an automatic download.
     """
 
     inputs = Images((64, 64), 3, IMAGENET_MEAN, IMAGENET_STD, augmentation="crop-flip")

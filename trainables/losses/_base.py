@@ -70,7 +70,7 @@ class Loss(CheckedFields, nn.Module, ABC):
         """Prepare epoch ``epoch`` (from 0)."""
 
     def end_epoch(self) -> dict[str, float]:
-        """Return figures of the epoch to track."""
+        """Return metrics of the epoch to track."""
         return {}
 
 
@@ -141,7 +141,7 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the mask of masked classes, (N, K), and a factor for means without them, (N,).
+    """Return True for masked classes, (N, K), and a factor (N,) for means over the others.
 
     Losses that sum over classes skip masked ones, see ``LogitScale``. They divide the sum by K -
     ``apart`` and multiply it by the factor, which is exactly 1 if no class is masked.

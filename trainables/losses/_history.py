@@ -11,13 +11,13 @@ from trainables.losses._confidence import positions
 
 
 class RankedPairs(NamedTuple):
-    """Pairs of each sample of a batch and the next one (the last with the first); all (S,).
+    """Pairs of each of the S samples of a batch with the next one (the last with the first).
 
     Attributes:
-        sign: 1, -1 or 0 if the sample was right more often, less often, or equally often.
-        violation: The difference of their shares of right epochs minus the difference of their
-            confidences, in the direction of ``sign``, at least 0.
-        valid: False for samples with only ignored rows, which are in no pair.
+        sign: 1, -1 or 0 if the sample was right more often, less often, or equally often, (S,).
+        violation: How much the difference of the two confidences falls short of the difference of
+            the shares of epochs in which the two samples were right, at least 0, (S,).
+        valid: False for samples with only ignored rows, which are in no pair, (S,).
     """
 
     sign: Tensor
@@ -37,7 +37,11 @@ class CorrectnessHistory(nn.Module):
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
 
     def compare(self, confidences: Tensor, valid: Tensor, indices: Tensor) -> RankedPairs:
-        """Return the pairs of a batch, ranked by the history before it; all are (S,)."""
+        """Pair each sample with the next one, and rank pairs by the history before this batch.
+
+        All tensors are (S,): confidences, whether a sample is valid, and positions in the training
+        set.
+        """
         following = next_valid(valid)
         shares = self._shares(indices)
         gaps = shares - shares.gather(0, following)
@@ -48,8 +52,8 @@ class CorrectnessHistory(nn.Module):
         return RankedPairs(sign, (-sign * (confidences - other)).clamp(min=0), valid)
 
     def _shares(self, indices: Tensor) -> Tensor:
-        # The maximum is 1 in the first two epochs and then the number of past epochs; the minimum
-        # is that of the whole training set now.
+        # The largest count is taken as 1 in the first two epochs, then as the number of past
+        # epochs. The smallest is the present minimum over the training set.
         low = self.counts.min()
         span = self.epoch.clamp(min=1) - low
         shares = (self.counts.gather(0, indices) - low) / span
@@ -128,7 +132,7 @@ def sample_means(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def next_valid(valid: Tensor) -> Tensor:
-    """Return the next valid position of each valid position (S,); the last has the first."""
+    """Return the next valid position of each valid position (S,); the first follows the last."""
     order = valid.logical_not().to(torch.int8).argsort(stable=True)
     place = positions(order) + 1
     return order.gather(0, torch.where(place < valid.sum(), place, 0))

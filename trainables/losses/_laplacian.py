@@ -14,8 +14,8 @@ KERNEL_WIDTH = 0.4
 def laplacian_gram(positions: Tensor, features: Tensor) -> Tensor:
     """Return ``features.T @ kernel @ features``, (D, D), differentiable once in both arguments.
 
-    For ``kernel[i, j] = exp(-|r_i - r_j| / 0.4)`` of positions r (N,) in [0, 1] and features
-    (N, D) in O(N log N) time and O(N) memory. A pair at the same position adds nothing to the
+    ``kernel[i, j]`` is ``exp(-|r_i - r_j| / 0.4)`` for positions r (N,) in [0, 1]; features are (N,
+    D). Takes O(N log N) time and O(N) memory. A pair at the same position adds nothing to the
     gradient with respect to the positions, as with ``torch.abs``.
     """
     gram: Tensor = _LaplacianGram.apply(positions, features)
@@ -23,7 +23,7 @@ def laplacian_gram(positions: Tensor, features: Tensor) -> Tensor:
 
 
 class _LaplacianGram(torch.autograd.Function):
-    """Has an explicit gradient, because sorting would give tied positions a one-sided one."""
+    """Defines its gradient: autograd through the sort would be one-sided at tied positions."""
 
     @staticmethod
     def forward(ctx: Any, positions: Tensor, features: Tensor) -> Tensor:

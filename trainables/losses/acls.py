@@ -18,9 +18,9 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
 
     - ``paper`` (Eq. 13): ``weight_pos * max(0, max z - min z - M)^2`` plus the *sum* over the
       others of ``weight_neg * max(0, max z - z_j - M)^2``; the gradient flows through all of it.
-    - ``released``: the first is ``max(0, max z - M)^2``, without the minimum, so that it depends on
-      the logits' offset; classes that tie for the maximum each pay it. The second is divided by
-      K - 1, and the maximum in it is a constant for the gradient.
+    - ``released``: the first penalty is ``max(0, max z - M)^2``, without the minimum, so that it
+      depends on the logits' offset; it is added once for each class that ties for the maximum. The
+      second penalty is divided by K - 1, and its maximum is a constant for the gradient.
 
     Eq. 12, the smoothing that the paper describes, is not the gradient of Eq. 13: if the gradient
     flows through the maximum, it also has a term for each other penalised class, and the squares
@@ -28,18 +28,18 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
 
     Masked classes have no distance, are ignored in the minimum and do not count in K.
 
-    ``released`` is the default, because the published weights belong to it (there they are written
-    as products: ``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
+    ``released`` is the default, because the published weights were chosen with it (its code writes
+    them as products: ``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
 
-    ``parts`` gives the paper's ablations: ``full``; ``adaptive-only`` without the condition
-    (Eq. 10: squared distances from the margin, on either side of it); ``conditional`` without the
+    ``parts`` selects the paper's ablations: ``full``; ``adaptive-only`` without the condition (Eq.
+    10: squared distances from the margin, on either side of it); ``conditional`` without the
     adaptation (distances are not squared, so every logit beyond the margin is pushed equally);
     ``ranking`` with the condition of CRL instead of the margin: a sample is penalised, with a
     margin of 0, if it was right less often than the next one of the batch but is not less confident
-    by that difference. The paper describes the last in words; the formula is our reading. It needs
-    ``prepare`` and ``indices`` like ``crl``.
+    by that difference. The paper describes ``ranking`` only in words; the formula is our reading.
+    ``ranking`` needs ``prepare`` and ``indices`` like ``crl``.
 
-    The figure ``spared`` of an epoch is the share of training rows without a penalty.
+    The metric ``spared`` of an epoch is the share of training rows without a penalty.
 
     Source: Park et al., ACLS: Adaptive and Conditional Label Smoothing for Network Calibration,
     ICCV 2023.

@@ -16,7 +16,7 @@ TINY = 1e-12
 
 @LOSSES.register("au")
 class SelectiveAULoss(ReducedLoss):
-    """Cross-entropy weighted by ``-log(1 - G(c))``, where G is the distribution of confidence c.
+    """Cross-entropy weighted by ``-log(1 - G(c))``; G is the distribution of the confidence c.
 
     G comes from a histogram of the confidences on [0, 1], smoothed so that the gradient flows
     through it: ``G(x) = sum_b n_b sigmoid((x - centre_b) / smoothness) / n``. Rows at or above the
@@ -36,11 +36,11 @@ class SelectiveAULoss(ReducedLoss):
     smoothness of 0.1 is wide; ``paper`` needs about 0.5.) With ``score="neg_entropy"`` use
     ``paper`` and a smoothness of 0.5.
 
-    In evaluation mode the batch is counted but not stored.
+    In evaluation mode a batch is counted for its own loss, but not for the loss of later batches.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, sec. 4.2, Eq. 13-15.
 
-    Not for ``histogram="batch"`` with batches of a few rows, which do not show the distribution.
+    Do not use ``histogram="batch"`` with batches of a few rows, which do not show the distribution.
 
     Args:
         coverage: Share κ of the rows that count as low confidence, in (0, 1).
@@ -51,7 +51,7 @@ class SelectiveAULoss(ReducedLoss):
         histogram: ``epoch`` counts all batches since ``start_epoch``, as in the released code;
             ``batch`` counts each batch separately.
         batch_size: B. By default the number of rows that are not ignored in the batch; the released
-            code always takes the configured batch size.
+            code always uses the configured batch size.
     """
 
     coverage: float = number(default=0.9, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -129,7 +129,7 @@ def smooth_cdf(values: Tensor, counts: Tensor, smoothness: float) -> Tensor:
 def masked_quantile(values: Tensor, valid: Tensor, share: float) -> Tensor:
     """Return the ``share`` quantile of the valid ``values`` (N,), a scalar, interpolated linearly.
 
-    If none is valid, the result is one of the others.
+    If no value is valid, the result is one of the invalid values.
     """
     order = valid_order(values.detach(), valid)
     place = share * (valid.sum(dtype=values.dtype) - 1).clamp(min=0)

@@ -21,9 +21,9 @@ class AURCLoss(ReducedLoss):
     harmonic numbers H: between 1/n and about log n, mean 1. No gradient flows through the weights.
     Rows of equal confidence are ranked in the order of ``torch.sort``, as in the released code.
 
-    ``variant`` selects the confidence: ``paper`` takes it from the probabilities, ``released`` from
-    a second softmax of the probabilities, which changes the ranks. ``paper`` is the default: the
-    second softmax is an oversight, and its only effect is a wrong order of some rows.
+    ``variant`` selects the confidence: ``paper`` uses the probabilities, ``released`` a second
+    softmax of the probabilities, which changes the ranks. ``paper`` is the default: the second
+    softmax is an oversight, and its only effect is a wrong order of some rows.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, and Zhou et al., A Novel
     Characterization of the Population AURC, 2024.
@@ -34,7 +34,7 @@ class AURCLoss(ReducedLoss):
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy``.
         variant: ``paper`` or ``released``, see above.
         batch_size: n. By default the number of rows that are not ignored in the batch; the released
-            code always takes the configured batch size, so that a shorter last batch gets only the
+            code always uses the configured batch size, so that a shorter last batch gets only the
             smallest weights.
 
     Raises:

@@ -9,8 +9,8 @@ class BrierLoss(RowLoss):
     """Brier score, ``sum_k (p_k - [k = y])^2``, in [0, 2].
 
     Source: Brier, Verification of Forecasts Expressed in Terms of Probability, 1950; as a training
-    loss in Mukhoti et al., NeurIPS 2020. It sums over classes like theirs; the released code of
-    aurc and BalCAL averages over the K classes, which is the same loss divided by K.
+    loss in Mukhoti et al., NeurIPS 2020. As in that paper, the loss is a sum over classes; the
+    released code of aurc and BalCAL averages over the K classes, which divides it by K.
 
     Not for many classes or a network far from its optimum, because the gradient of a confidently
     wrong row vanishes.

@@ -15,15 +15,16 @@ from trainables.losses._history import sample_means, sample_places
 class CalibratedProbabilityLoss(ReducedLoss):
     """Cross-entropy, alternating with epochs that fit confidences to frequencies (CaPE).
 
-    After each ``every`` epochs of cross-entropy comes one of calibration. At its start the training
-    samples are sorted by confidence into ``bins`` of equal size. The accuracy of a bin is the goal
-    g of its samples, and the loss of the confidence c is ``-g log c - (1 - g) log(1 - c)``.
+    Each ``every`` epochs of cross-entropy are followed by an epoch of calibration. At its start the
+    training samples are sorted by confidence into ``bins`` of equal size. The accuracy of a bin is
+    the goal g of its samples, and the loss of the confidence c is ``-g log c - (1 - g) log(1 -
+    c)``.
 
     Source: Liu et al., Deep Probability Estimation, ICML 2022 (CaPE-bin) and its released code,
-    which is for two classes and takes the probability of the second as c; for more classes, we take
-    that of the predicted class. The code starts from a network that was stopped early, and predicts
-    the whole training set before an epoch of calibration. Here the epochs alternate from the start,
-    and a sample's estimate is from its last epoch.
+    which is for two classes and uses the probability of the second class as c; here c is the
+    probability of the predicted class. The code starts from a network that was stopped early, and
+    predicts the whole training set before an epoch of calibration. Here the epochs alternate from
+    the start, and a sample's confidence is that of the latest epoch.
 
     In training mode a call also stores the batch; ``indices`` and pixels are as for ``crl``.
 
@@ -31,7 +32,7 @@ class CalibratedProbabilityLoss(ReducedLoss):
 
     Args:
         bins: Number of bins.
-        every: Epochs of cross-entropy between two of calibration.
+        every: Epochs of cross-entropy before each epoch of calibration.
 
     Raises:
         ValueError: When called without ``prepare`` or ``indices``.

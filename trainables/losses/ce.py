@@ -14,7 +14,7 @@ class CrossEntropyLoss(RowLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return the same as the base class, with fewer launches."""
+        """Return the same as the base class, with fewer kernel launches."""
         marked = torch.where(valid, targets, _LEFT_OUT)
         total = F.cross_entropy(logits, marked, ignore_index=_LEFT_OUT, reduction="sum")
         return total if self.reduction == "sum" else total / valid.sum().clamp(min=1)

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from trainables.common.fields import number
 from trainables.losses._base import LOSSES, Loss, masked_mean
 
-# Classes per block; one logarithm is taken of the product of their factors, each in [1, 2], which
-# must stay below the largest float32.
+# Classes per block. One logarithm is taken of a product with one factor in [1, 2] per class, and
+# the product must stay below the largest float32.
 _BLOCK = 32
-# Elements of one temporary tensor: small enough for a CPU's cache; large enough on a GPU.
+# Elements of a temporary tensor: few enough for a CPU's cache, and enough to use a GPU well.
 _CACHED = 1 << 20
 _LAUNCHED = 1 << 25
 
@@ -122,10 +122,10 @@ class CPCLoss(Loss):
 
     Binary discrimination raises the true class above each other class; binary exclusion pulls the
     other classes together. The value includes a constant, 0.5 log 2 / (K - 2) times ``weight_be``,
-    from pairing a class with itself, as in the released code; without a gradient, it needs no
-    variant. For two classes there is nothing to exclude. The time grows with the square of the
-    number of classes, so it is not for many thousands. It is not for masked classes either: their
-    pairs dominate the value, and are infinite for -inf.
+    from pairs of a class with itself, as in the released code; it has no gradient. For two classes
+    the binary exclusion is 0. The time grows with the square of the number of classes, so this loss
+    is not for many thousands of classes. It is not for masked classes either: their pairs dominate
+    the value, and are infinite for -inf.
 
     Source: Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise Constraints, CVPR
     2022; normalisation as in the code released with BalCAL.

@@ -14,12 +14,13 @@ from trainables.losses._history import RankingLoss
 class CorrectnessRankingLoss(RankingLoss):
     """Cross-entropy plus ``weight`` times a ranking of confidences by past correctness.
 
-    Each sample i is paired with the next one j of the batch, the last with the first. If i was
-    right in a share of the past epochs that is larger by m, its confidence should be larger by m:
-    the penalty is ``max(0, m - (c_i - c_j))``, and 0 for samples that were right equally often. It
-    is averaged over all pairs. Counts are those before the batch, normalised by their minimum over
-    the training set and the number of epochs, as in the released code. There is no penalty in the
-    first epoch or if every sample has always been right (then the released code divides 0 by 0).
+    Each sample i is paired with the next one j of the batch, the last with the first. If the share
+    of past epochs in which i was right is larger by m than that of j, the confidence of i should be
+    larger by m: the penalty is ``max(0, m - (c_i - c_j))``, and 0 for samples that were right
+    equally often. It is averaged over all pairs. Shares do not include the present batch, and are
+    normalised by the smallest count in the training set and the number of epochs, as in the
+    released code. There is no penalty in the first epoch or if every sample has always been right
+    (then the released code divides 0 by 0).
 
     In training mode a call also counts the batch, so use each batch once per epoch; in evaluation
     mode the history does not change. For logits (N, K, H, W) confidence and correctness are

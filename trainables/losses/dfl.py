@@ -13,7 +13,7 @@ class DualFocalLoss(RowLoss):
     The gradient flows through p_y and p_j. ``variant`` selects the rival:
 
     - ``released``: the class with the largest probability *strictly below* p_y. A wrong class that
-      wins or ties is ignored; with none below, ``p_j = 0`` and the row has the focal loss.
+      wins or ties is ignored; if no class is below, ``p_j = 0`` and the row has the focal loss.
     - ``paper``: the most probable class other than the true one, which is the prediction if the row
       is classified wrongly. Both variants agree on rows that are classified correctly without a
       tie.
@@ -37,7 +37,7 @@ class DualFocalLoss(RowLoss):
         log_probs = F.log_softmax(logits, dim=1)
         true = targets.unsqueeze(1)
         rivals = self._rivals(log_probs.detach().exp(), true)
-        # Search the rival without a gradient, which then needs only one entry.
+        # Search the rival without a gradient; the gradient then needs only one entry.
         rival = rivals.topk(1, dim=1)
         prob_rival = log_probs.gather(1, rival.indices).exp() * (rival.values > 0)
         log_prob = log_probs.gather(1, true)

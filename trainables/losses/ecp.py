@@ -14,11 +14,11 @@ EPSILON = 1e-10
 
 @LOSSES.register("ecp")
 class ConfidencePenaltyLoss(RowLoss):
-    """Cross-entropy less ``weight`` times the entropy (in nats) of the predicted distribution.
+    """Cross-entropy minus ``weight`` times the entropy (in nats) of the predicted distribution.
 
     ``variant`` selects the entropy: ``paper`` sums ``-p log p`` over the K classes; ``released``
-    (mbls) averages it over them, so that its effective weight is ``weight / K``, and clamps p to
-    [1e-10, 1 - 1e-10], which also stops the gradient. ``released`` is the default: the published
+    (mbls) averages over the classes, so that its effective weight is ``weight / K``, and clamps p
+    to [1e-10, 1 - 1e-10], which also stops the gradient. ``released`` is the default: the published
     weight of 0.1 is that of the released configurations.
 
     Source: Pereyra et al., Regularizing Neural Networks by Penalizing Confident Output

@@ -12,9 +12,10 @@ from trainables.losses._penalised import PenalisedLoss, positive_sqrt, top_label
 def esd(confidence: Tensor, correct: Tensor, valid: Tensor) -> Tensor:
     """Return the unbiased estimate of the expected squared difference, a scalar.
 
-    With v = correctness - confidence, the mean over rows i of the average of ``v_j v_k`` over all
-    pairs of other rows whose confidence is at most that of i, counting the pairs above it as 0. It
-    may be negative. Takes O(N log N) time and O(N) memory for N rows, and is 0 for fewer than 3.
+    With v = correctness - confidence, it is the mean over rows i of the average of ``v_j v_k`` over
+    all pairs of other rows; a pair counts as 0 if one of its confidences is above that of i. The
+    estimate may be negative, and is 0 for fewer than 3 rows. Takes O(N log N) time and O(N) memory
+    for N rows.
 
     Args:
         confidence: (N,); its order is a constant for the gradient.

@@ -30,9 +30,9 @@ class FocalLoss(RowLoss):
 
     Args:
         gamma: Focusing parameter γ, at least 0; 0 is cross-entropy.
-        detach: Whether the weight ``(1 - p_y)^gamma`` is a constant for the gradient. The value is
-            the same. By default the gradient flows through it, as in the definition, but not in the
-            released code of SCTL.
+        detach: Whether the weight ``(1 - p_y)^gamma`` is a constant for the gradient, as in the
+            released code of SCTL. By default the gradient flows through it, as in the definition.
+            The value is the same.
     """
 
     gamma: float = number(default=3.0, low=0.0)

@@ -19,13 +19,13 @@ class SampleDependentFocalLoss(RowLoss):
 
     - ``two-threshold``: p of the true class; 5 below 0.2, 3 below 0.5, else ``gamma`` (released
       code of Mukhoti et al., which sums over the batch).
-    - ``one-threshold``: p of the true class; 5 below 0.2, else ``gamma`` (mbls and aurc; released
-      code of the latter).
+    - ``one-threshold``: p of the true class; 5 below 0.2, else ``gamma`` (papers mbls and aurc, and
+      the released code of aurc).
     - ``predicted``: 5 if p of the *predicted* class is below 0.2, else ``gamma`` (acls, supplement
       S1.1, Eq. 1). The loss itself stays that of the true class.
 
-    The first is the default, because the loss's authors released it; for ``gamma=3`` it equals the
-    second.
+    ``two-threshold`` is the default, because the loss's authors released it; for ``gamma=3`` it
+    equals ``one-threshold``.
 
     Source: Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020.
 

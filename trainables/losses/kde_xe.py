@@ -23,10 +23,10 @@ _BOUNDED_CLASSES = 60
 _LOG_DENSITY_BOUND = math.log(1e-10)
 # Replaces log 0; finite, so that a row with only masked entries does not give NaN.
 _MASKED = -1e30
-# Below the log of any density, except one without any rows.
+# Below the log of every density that is a sum over at least one row.
 _NO_DENSITY = _MASKED / 2
-# Elements of a temporary tensor of several bandwidths, of several classes, and of either on a GPU:
-# small enough for a CPU's cache; large enough for few launches.
+# Largest number of elements of a temporary tensor: on a CPU for several bandwidths and for several
+# classes (to fit its cache), and on a GPU for both (for few kernel launches).
 _BANDWIDTHS_AT_ONCE = 1 << 17
 _CLASSES_AT_ONCE = 1 << 22
 _ON_GPU = 1 << 25

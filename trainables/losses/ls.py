@@ -12,7 +12,7 @@ class LabelSmoothingLoss(RowLoss):
     ``spread`` selects these classes: ``all`` K classes, including the true one (Szegedy et al.;
     released code of mbls), or the K - 1 ``others`` (released code of MDCA). With the same
     ``smoothing`` their strengths differ by a factor of (K - 1)/K. The default is the original
-    definition, to which the published value belongs. Masked classes get no share.
+    definition, with which the published value was chosen. Masked classes get no share.
 
     Source: Szegedy et al., Rethinking the Inception Architecture, CVPR 2016.
 

@@ -14,7 +14,7 @@ class MarginLabelSmoothingLoss(MarginLoss):
     sums; ``released`` averages, so that its effective weight is ``weight / K``. ``released`` is the
     default: the published weight of 0.1 is that of the released configurations.
 
-    Masked classes have no distance and do not count in the average. The figure ``spared`` of an
+    Masked classes have no distance and do not count in the average. The metric ``spared`` of an
     epoch is the share of training rows without a penalty.
 
     ``margin=0`` is the equality-constrained ablation of the paper (``mbls-m0``).

@@ -15,10 +15,10 @@ _ROOT_GUARD = 1e-10
 class WeightedMMCELoss(PenalisedLoss):
     """Cross-entropy plus the weighted maximum mean calibration error.
 
-    The distance between the kernel embeddings of the right rows, weighted by 1 - r, and of the
-    wrong rows, weighted by r, for confidences r; it gives the few wrong rows of a batch enough
-    weight. It is 0 if all rows of a batch are right or all are wrong, so it is not for very small
-    batches or very accurate networks. Takes O(N log N) time and O(N) memory for N rows.
+    The penalty is the distance between the kernel embeddings of the right rows, weighted by 1 - r,
+    and of the wrong rows, weighted by r, for confidences r. It gives the few wrong rows of a batch
+    enough weight. It is 0 if all rows of a batch are right or all are wrong, so it is not for very
+    small batches or very accurate networks. Takes O(N log N) time and O(N) memory for N rows.
 
     For pixels, it uses a sample of 4096 per batch.
 

@@ -1,4 +1,4 @@
-"""Conformal prediction sets: their size, and how often they hold the label."""
+"""Conformal prediction sets: their size, and how often they contain the label."""
 
 import math
 from typing import TypeAlias
@@ -21,10 +21,11 @@ Rows: TypeAlias = tuple[Tensor, Tensor]
 def conformal_sets(scores: Scores, calibration: Rows | None = None) -> dict[str, Tensor]:
     """Return coverage of the label and size of each row's set, (2, N), by name in ``SETS``.
 
-    LAC (Sadinle et al. 2019) keeps classes by their probability, APS (Romano et al. 2020) by the
-    probability of all classes up to them, RAPS (Angelopoulos et al. 2021) with a penalty on classes
-    beyond the first five. APS and RAPS decide at random whether the last class belongs to a set.
-    Here the result is the mean over all random decisions, so that a set may hold half a class.
+    LAC (Sadinle et al. 2019) scores a class by its probability. APS (Romano et al. 2020) scores it
+    by the total probability of the class and all more probable ones, and RAPS (Angelopoulos et al.
+    2021) adds a penalty for classes beyond the first five. APS and RAPS decide at random whether
+    the last class belongs to a set. Here the result is the mean over all random decisions, so that
+    a set may contain half a class.
 
     Args:
         scores: The rows, given as logits.
@@ -96,7 +97,7 @@ class _Labels:
         return high
 
     def covered(self, kind: str, limits: Tensor) -> Tensor:
-        """Return the probability that each row's set holds its label, (N,)."""
+        """Return the probability that each row's set contains its label, (N,)."""
         if kind == "lac":
             return (self.own >= limits).double()
         return _share(limits, self._start(kind), self.own)
@@ -113,7 +114,7 @@ def _share(limit: float | Tensor, start: Tensor, width: Tensor) -> Tensor:
 
 
 def _sizes(scores: Scores, limits: Tensor) -> Tensor:
-    """Return the sizes of the sets, (S, N), for limits by ``SETS``; each row is sorted once."""
+    """Return the sizes of each row's sets, (S, N), for limits (S, N) in the order of ``SETS``."""
     # Divide by the row's largest probability, as the sorted values are.
     limits = (limits / scores.confidence).T.contiguous()
     columns = {kind: [i for i, n in enumerate(SETS) if n.startswith(f"{kind}_")] for kind in KINDS}
@@ -148,7 +149,7 @@ def _most_penalised(limits: Tensor, scores: Scores) -> int:
 
 
 def _inside(limits: Tensor, ends: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count the classes that end below limits (n, m); add the next one's end and width, (n, m).
+    """Return how many classes end below limits (n, m), and end and width of the next, (n, m).
 
     Intervals end at ``ends`` (n, E), have the widths ``probs`` and do not overlap, so that at most
     one class is partly in the set. If no class follows, the last one is returned.

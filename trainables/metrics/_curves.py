@@ -85,7 +85,9 @@ class PredictedRows(NamedTuple):
 def predicted_rows(
     logits: NDArray[Any], labels: NDArray[np.integer], bins: int = 15
 ) -> PredictedRows:
-    """Return rows for lists, computed without PyTorch. Bins are those of ECE, at most 256.
+    """Return the predictions of rows, computed without PyTorch.
+
+    Bins are those of ECE, at most 256.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities.

@@ -71,7 +71,8 @@ def noise_floors(
         log_probs: (N, K), log-probabilities or logits.
         metrics: Some of ``ece, aece, cwece``.
         bins: Number of bins, at least 1.
-        draws: Sets of labels, at least 1. 50,000 x 1000 with 400 take seconds.
+        draws: Number of draws of all labels, at least 1. For 50,000 rows and 1,000 classes, 400
+            draws take seconds.
         seed: The same seed gives the same numbers for any choice of metrics.
 
     Raises:
@@ -121,7 +122,7 @@ def noise_floors_of_groups(
         seed: The same seed gives the same numbers.
 
     Raises:
-        ValueError: If there is not one group per row, or as ``noise_floors`` does.
+        ValueError: If there is not one group per row, or for the reasons of ``noise_floors``.
     """
     bins, draws = _checked(metrics, bins, draws)
     scores, place, count = _grouped(log_probs, labels, groups)

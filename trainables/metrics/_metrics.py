@@ -70,7 +70,7 @@ class Metric:
 
     @property
     def is_judged(self) -> bool:
-        """Return True if a night can be judged by it."""
+        """Return True if nights are judged by this metric."""
         return self.relative > 0 or self.absolute > 0
 
     def floor(self) -> Self:
@@ -179,7 +179,7 @@ SHOWN = ("label", "better", "percent", "digits", "floored")
 
 
 class Metrics(Catalogue[Metric]):
-    """Metrics by name, in the order of tables: our own, active plugins', stored plugins'."""
+    """Metrics by name: built-in ones, then those of active plugins, then of stored plugins."""
 
     def __init__(self, own: tuple[Metric, ...]) -> None:
         super().__init__("metric", "trainables.metrics")
@@ -216,7 +216,7 @@ class Metrics(Catalogue[Metric]):
                 models, so that tables and comparisons show its noise floor; see ``noise_floor``.
 
         Raises:
-            ValueError: If ``better`` is not one of the three.
+            ValueError: If ``better`` is not one of the three values.
             TypeError: If the decorated object is not a function.
         """
         check_choice(f"metric {name!r}: better", better, BETTER)
@@ -258,16 +258,16 @@ class Metrics(Catalogue[Metric]):
         return list(dict.fromkeys(names))
 
     def own(self, name: str) -> Metric | None:
-        """Return our own metric; None for source ``rows``, whose names a plugin may use."""
+        """Return a built-in metric; None for source ``rows``, because plugins may use its name."""
         found = super().own(name)
         return None if found is None or found.source == "rows" else found
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Return the names of those metrics that are computed from stored rows."""
+        """Return those of the names whose metrics are computed from stored rows."""
         return [n for n in names if n in self._entries and self[n].source == "rows"]
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Return by name how to show the metrics of plugins, as plain values."""
+        """Return the properties ``SHOWN`` of the metrics of plugins, by name, as plain values."""
         found = {metric.name: asdict(metric) for metric in self.plugged}
         return {name: {key: plain[key] for key in SHOWN} for name, plain in found.items()}
 

@@ -9,7 +9,7 @@ from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import row_blocks
 from trainables.metrics._scores import BLOCK_ELEMENTS, Scores, right_spread
 
-STEPS, CLOSE = 50, 1e-5  # Newton's method: most steps, and the relative change that ends it.
+STEPS, CLOSE = 50, 1e-5  # Newton's method: limit of steps, and the relative change that ends it.
 MOST = BLOCK_ELEMENTS // 2  # Largest number of values used to fit a temperature.
 LIMITS = (1e-3, 1e3)
 NEAR = 1e-4  # Relative step of the scale for finite differences.
@@ -44,7 +44,7 @@ class Refined(NamedTuple):
 def halves(rows: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield two pairs of row numbers: the half to fit on and the half to measure.
 
-    Halves are drawn with a fixed seed, so that sorted rows do no harm.
+    Halves are drawn at random with a fixed seed, because the rows may be sorted.
     """
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
     first, second = order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
@@ -52,7 +52,7 @@ def halves(rows: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def refined(scores: Scores) -> Refined:
-    """Return the proper scores after temperature scaling, each half fitted on the other.
+    """Return the proper scores of each half after the temperature fitted on the other half.
 
     Berta, Holzmueller, Jordan and Bach (arXiv:2501.19195): the part of a proper score that no
     recalibration removes is refinement, the rest is calibration. The temperature has the lowest NLL
@@ -80,7 +80,7 @@ class _Moved:
     """The influence of rows on the temperature that is fitted on them.
 
     Attributes:
-        by: Derivative of the scale by each row's weight, (f,), with mean 0.
+        by: Derivative of the scale with respect to each row's weight, (f,), with mean 0.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, scale: float) -> None:
@@ -124,7 +124,7 @@ def _scaled(logits: Tensor, labels: Tensor, scales: Tensor) -> tuple[Tensor, Ten
 
 
 def _scale(logits: Tensor, labels: Tensor, scale: float) -> float:
-    """Return the factor of logits (N, K) with the lowest NLL, which is convex in it."""
+    """Return the factor of logits (N, K) with the lowest NLL; NLL is convex in this factor."""
     logits = logits.sub(logits.amax(1, keepdim=True)).clamp_(min=LOWEST)
     true, blocks = logits.gather(1, labels[:, None]).mean(), row_blocks(logits)
     for _ in range(STEPS):

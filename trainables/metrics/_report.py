@@ -52,10 +52,10 @@ def calibration_report(
     ======== =====================================================================================
 
     Bins are ``(a, b]``, the first one closed below, so that a probability of exactly 0 or 1 counts.
-    Given probabilities are compared with edges rounded to their own precision. For ``aece`` and
-    ``cwaece`` equal scores share a bin, the first that ends at or above them, so that the order of
-    rows has no effect; released code leaves the lowest edge open and drops the rows on it. A class
-    that never occurs as a label contributes its whole confidence as error.
+    ``probs`` are compared with edges rounded to their own precision. For ``aece`` and ``cwaece``
+    equal scores share a bin, the first that ends at or above them, so that the order of rows has no
+    effect; released code leaves the lowest edge open and drops the rows on it. A class that never
+    occurs as a label contributes its whole confidence as error.
 
     A binned error is biased upwards: with 10,000 rows even a perfectly calibrated model shows an
     ``ece`` near 0.004. Do not rank methods by differences below that, and do not compare ``cwece``
@@ -106,7 +106,7 @@ def registered_report(
     Args:
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
-        floors: Whether to add their noise floors, if they have one, as ``NAME_floor``.
+        floors: Whether to add the noise floors of ``floored`` metrics, as ``NAME_floor``.
     """
     metrics = METRICS.plugged
     if not metrics:
@@ -226,7 +226,7 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     is too large if a bin's gap is close to 0.
 
     Args:
-        metric: ``acc``, a plugin's metric, or one that a search can minimise except
+        metric: ``acc``, a plugin's metric, or a metric that a search can minimise, except
             ``nll_after_ts``.
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
@@ -263,7 +263,7 @@ def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tens
 def rows_or_value(
     metric: str, logits: ArrayLike, labels: ArrayLike, calibration: Rows | None = None
 ) -> Tensor:
-    """Return a value for each row, (N,), float64, whose mean is a metric, or the metric, ().
+    """Return a value per row, (N,), float64, whose mean is a metric, or the metric itself, ().
 
     Metrics with a value per row can be resampled without computing them again. For metrics of
     source ``rows``, the values are terms, so that resamples are correct to first order.
@@ -275,7 +275,7 @@ def rows_or_value(
         calibration: See ``column_report``.
 
     Raises:
-        ValueError: If it is another metric, or ``calibration_report`` would reject the rows.
+        ValueError: If ``metric`` is another one, or ``calibration_report`` would reject the rows.
     """
     check_choice("metric", metric, METRICS.measurable)
     if METRICS.code(metric) is not None:

@@ -25,7 +25,7 @@ BLOCK_ELEMENTS = 1 << 22
 """Largest number of probabilities in float64 at once; limits the memory for any N and K."""
 
 COLUMN_ELEMENTS = 1 << 20
-"""The same for blocks of whole classes, which are sorted and should fit in the CPU's cache."""
+"""The limit for blocks of whole classes, which are sorted and should fit in the CPU's cache."""
 
 SUM_TOLERANCE = 1e-3
 """Largest distance of a row's sum from 1, unless the precision is coarser (as half is)."""
@@ -180,9 +180,9 @@ def width_edges(bins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def mass_edges(scores: Tensor, bins: int) -> Tensor:
     """Return the edges of bins with equally many scores, (C, bins + 1).
 
-    Edge j is the sorted row at position ``j N / bins``, interpolated linearly and constant after
-    the last. The outer edges are the smallest and the largest score. These are the edges of the
-    adaptive ECE that papers report (torrvision/focal_calibration).
+    Edge j is the value at position ``j N / bins`` of the sorted scores, interpolated linearly and
+    constant after the last. The outer edges are the smallest and the largest score. These are the
+    edges of the adaptive ECE that papers report (torrvision/focal_calibration).
 
     Args:
         scores: (C, N); each row has its own edges.

@@ -8,10 +8,10 @@ from trainables.common.later import Tensor, torch
 class Ranked:
     """Rows sorted by confidence.
 
-    Each figure is the mean over all orders of rows with equal confidence, except ``coverage_at``,
+    Each metric is the mean over all orders of rows with equal confidence, except ``coverage_at``,
     whose threshold accepts or rejects them together.
 
-    All methods return terms (N,), in the order of the rows. Their mean is the figure, and their
+    All methods return terms (N,), in the order of the rows. Their mean is the metric, and their
     standard deviation over sqrt(N) is its standard error (delta method).
 
     Args:
@@ -53,7 +53,7 @@ class Ranked:
         return self._placed(kept + before - kept.mean())
 
     def risk_at(self, coverage: float) -> Tensor:
-        """Return terms of the error rate of the most confident rows, a share of ``coverage``."""
+        """Return terms of the error rate of the most confident rows, a share ``coverage``."""
         kept = min(max(math.ceil(coverage * self._rows - 1e-9), 1), self._rows)
         inside, margin = self._level((self._rank <= kept).double()), self._risk_near(kept)
         return self._placed(inside * (self._wrong - margin) * (self._rows / kept) + margin)

@@ -18,15 +18,15 @@ def smooth_error(scores: Scores) -> float:
 
     Blasiok and Nakkiran (2023): the gaps between confidence and correctness are smoothed along the
     confidence by a Gaussian that is reflected at 0 and 1; the error is the integral of the absolute
-    value. It falls as the bandwidth grows; the chosen bandwidth equals the error, so nothing has to
-    be tuned, and no bin edge separates close confidences.
+    value. The error falls as the bandwidth grows; the chosen bandwidth equals the error, so nothing
+    has to be tuned, and no bin edge separates close confidences.
     """
     cells, gaps = _cells(scores)
     return smooth_error_of(np.bincount(cells, gaps, minlength=GRID) / scores.num_rows)
 
 
 def smooth_error_of(gaps: NDArray[np.float64]) -> float:
-    """Return the smooth error of gaps summed by ``grid_cell``, (GRID,), over all rows' number."""
+    """Return the smooth error of gaps (GRID,): sums per cell, divided by the number of rows."""
     error_at = smoothed(gaps)
     width = _bandwidth(error_at)
     return width if width > 1 / GRID else error_at(width)

@@ -26,7 +26,7 @@ class StreamedReport:
     Noise floors are not included: see ``noise_floors_of_groups``. ``debiased_ece`` subtracts the
     bias of independent rows, which is too little for the pixels of an image.
 
-    Only one part is in memory. All figures equal those of the report up to the rounding of sums,
+    Only one part is in memory. All metrics equal those of the report up to the rounding of sums,
     except ``aece`` and ``cwaece``, whose edges are rounded to the cells of a histogram: scores in
     the cell of an edge share a bin. For ``aece``, a cell is the 2^-15th part of the distance to 0
     or 1, and ``aece_error`` bounds the difference: it is below 1e-4 unless many different
@@ -154,7 +154,7 @@ class _Sums:
         return self.scores - self.hits
 
     def add(self, index: Tensor, scores: Tensor, hits: Tensor | None = None) -> None:
-        """Add scores (N,), float64, at ``index`` (N,), which counts through all classes."""
+        """Add scores (N,), float64, at ``index`` (N,) in the flattened sums."""
         self.counts = _add_at(self.counts, index)
         self.scores = _add_at(self.scores, index, scores)
         if hits is not None:

@@ -12,7 +12,7 @@ GRANULARITIES = ("block", "stage")
 
 
 class GlobalAverage(nn.Module):
-    """``AdaptiveAvgPool2d(1)`` and ``Flatten``, with two launches fewer per gradient."""
+    """``AdaptiveAvgPool2d(1)`` and ``Flatten``, with two kernel launches fewer per gradient."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.mean(dim=(2, 3))
@@ -38,7 +38,7 @@ _POOLING = (
 
 
 def units(module: nn.Module, granularity: str) -> list[list[nn.Module]]:
-    """Return the parts of a network in groups, each of which begins with a layer of weights.
+    """Return the modules of a network in groups; each group begins with a module with weights.
 
     Normalisation, activation and pooling belong to the group of the layer before them.
 
@@ -109,9 +109,9 @@ class Network(nn.Module):
         return self.extractor(inputs)
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Return inputs as real numbers, which can be mixed and are inputs of the network too.
+        """Return the inputs as floats that can be interpolated; the network accepts these as well.
 
-        Integers, such as the numbers of words, are embedded by the extractor's first module.
+        Integer inputs, such as word ids, are embedded by the extractor's first module.
         """
         if inputs.is_floating_point():
             return inputs

@@ -41,7 +41,7 @@ class PreActivation(nn.Module):
         stride: Stride of the branch.
         bias: Whether the shortcut's convolution has a bias.
         from_activated: Whether the shortcut's convolution is applied to the activated input (as in
-            the papers) or to the raw one (as in several released codes, and as the identity).
+            the papers) or to the raw input (as in several released codes).
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def stages(
 def assemble(layers: Sequence[nn.Module], feature_dim: int, num_classes: int) -> Network:
     """Make a network of an extractor's layers and a new classifier, and initialise convolutions.
 
-    Convolutions are initialised as in He et al. (2015), by their outputs, as in the released
+    Convolutions are initialised as in He et al. (2015) with ``fan_out``, as in the released
     networks of these families; normalisation and classifier keep torch's defaults.
     """
     extractor = nn.Sequential(*layers)

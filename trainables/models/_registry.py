@@ -43,7 +43,7 @@ def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[
 
 
 def model_names(takes: type[InputShape] = InputShape) -> list[str]:
-    """Return the sorted names of our networks for a form of inputs, without those of libraries."""
+    """Return the sorted names of networks for a form of inputs, without those of libraries."""
     return [
         name
         for name in MODELS.names()
@@ -73,7 +73,10 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
 
 
 def check_takes(name: str, shape: type[InputShape]) -> None:
-    """Raise ``InputError`` if a network does not accept a form of inputs; ``InputShape`` is any."""
+    """Raise ``InputError`` if a network does not accept a form of inputs.
+
+    The base class ``InputShape`` is accepted by every network.
+    """
     _, takes = MODELS.outline("".join(name.partition(":")[:2]))
     if not issubclass(shape, takes) and shape is not InputShape:
         hint = f"models for {shape.kind}: {', '.join(model_names(shape)) or 'none'}"

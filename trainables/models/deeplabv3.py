@@ -36,7 +36,10 @@ def _torchvision(module: str) -> Any:
 
 
 def _dilate(stage: nn.Module, rate: int, first: int) -> None:
-    """Replace a stage's stride by dilation, as torchvision does; ``first`` is the first one."""
+    """Replace a stage's stride by dilation, as torchvision does.
+
+    ``first`` is the dilation of the first 3x3 convolution, ``rate`` that of the others.
+    """
     entry = True
     for module in stage.modules():
         if isinstance(module, nn.Conv2d):
@@ -112,7 +115,7 @@ WIDTHS, HEAD, SMALL_RATES = (32, 64, 96), 64, (3, 6, 9)
 def deeplabv3_small(num_classes: int, shape: MaskedShape) -> PixelNetwork:
     """Return a DeepLabV3 of 0.7 million weights, for a CPU and images of a few hundred pixels.
 
-    It is our own: five narrow residual blocks with an output stride of 8, and smaller rates.
+    It is from no paper: five narrow residual blocks with an output stride of 8, and smaller rates.
     """
     entry, middle, last = WIDTHS
     stem = nn.Sequential(

@@ -26,10 +26,10 @@ from trainables.models._registry import (
 def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     """Build one of timm's networks, with random weights unless the name ends with ``@pretrained``.
 
-    Networks for one image size (vision transformers) are built for the images' size; pretrained
-    ones see images resized to the size of their training. The classifier is always new. Images are
-    normalised by the data set, not by the network's own statistics. A name is one from
-    ``timm.list_models()``, such as ``vit_small_patch16_224``, perhaps with a tag of pretrained
+    Networks for one image size (vision transformers) are built for the images' size; if they are
+    pretrained, images are resized to the size of their training. The classifier is always new.
+    Images are normalised with the statistics of the data set, not of the pretraining. ``name`` is
+    from ``timm.list_models()``, such as ``vit_small_patch16_224``, perhaps with a tag of pretrained
     weights after a dot.
     """
     base = name.removesuffix(PRETRAINED).removesuffix(UNTRAINED)
@@ -73,7 +73,7 @@ def hub_model(name: str, num_classes: int, shape: ImageShape) -> Network:
 def _timm_network(
     title: str, base: str, num_classes: int, shape: ImageShape, weights: bool, resizes: bool
 ) -> Network:
-    """Build a network of timm; if it ``resizes``, a network for one size resizes images."""
+    """Build a network of timm; if ``resizes``, a network for one image size resizes its inputs."""
     timm = importlib.import_module("timm")
     form = {"num_classes": num_classes, "in_chans": shape.channels}
     try:

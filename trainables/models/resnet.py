@@ -38,9 +38,9 @@ LAST_SURVIVAL = 0.5
 class StochasticResidual(Residual):
     """A residual block that is skipped at random in training (Huang et al. 2016, eq. 2 and 5).
 
-    The branch is computed with probability ``survival`` in training, and multiplied by it in
-    evaluation. There is one draw per batch, from torch's global CPU generator, so that a skipped
-    branch costs nothing and nothing waits for the device.
+    The branch is computed with probability ``survival`` in training, and multiplied by ``survival``
+    in evaluation. There is one draw per batch, from torch's global CPU generator: a skipped branch
+    takes no time, and the draw does not wait for the device.
     """
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module, survival: float) -> None:
@@ -127,7 +127,7 @@ def resnet_cifar(
 
 
 def preactivation_bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a pre-activation bottleneck; its projection has the raw input, unnormalised."""
+    """Return a pre-activation bottleneck; the input of its projection is not normalised."""
     branch = nn.Sequential(*bottleneck_branch(inputs, outputs, stride))
     return PreActivation(branch, inputs, outputs, stride)
 
@@ -136,8 +136,8 @@ def preresnet(num_classes: int, shape: ImageShape, *, blocks: int) -> Network:
     """Build the pre-activation form (He et al. 2016b) with bottlenecks: ``9 * blocks + 2`` layers.
 
     Names are those of the AURC paper's released code, which computes the number of blocks as for
-    basic blocks but builds bottlenecks: its 56 has 83 layers, and its 110 has 164 and is He et
-    al.'s PreResNet-164. The stages' widths are 64, 128 and 256.
+    basic blocks but builds bottlenecks. So ``preresnet56`` has 83 layers, and ``preresnet110`` has
+    164 layers and is He et al.'s PreResNet-164. The stages' widths are 64, 128 and 256.
     """
     widths = (16 * EXPANSION, 32 * EXPANSION, 64 * EXPANSION)
     layers = [

@@ -15,8 +15,8 @@ class WhitenedPatches(nn.Module):
     """Maps patches of 2 x 2 pixels to decorrelated coefficients and their negatives.
 
     A cosine transform over rows, columns and channels is nearly the principal axes of natural
-    images (Ahmed et al., 1974), and batch normalisation scales each to unit variance. It is fixed
-    and does not depend on the data.
+    images (Ahmed et al., 1974), and batch normalisation scales each to unit variance. The transform
+    is fixed and does not depend on the data.
 
     Args:
         channels: C of the images.

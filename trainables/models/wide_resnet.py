@@ -47,7 +47,7 @@ def wide_resnet(
 ) -> Network:
     """Build the pre-activation form of depth ``6 * blocks + 4``, including projections.
 
-    ``bias`` says whether the first convolution has one.
+    ``bias`` says whether the first convolution has a bias.
     """
     widths = 16 * factor, 32 * factor, 64 * factor
     layers = [
@@ -60,7 +60,7 @@ def wide_resnet(
 
 
 def wide_resnet_post(num_classes: int, shape: ImageShape, *, blocks: int, factor: int) -> Network:
-    """Build the post-activation form of depth ``6 * blocks + 2``, without projections."""
+    """Build the post-activation form; its depth, without projections, is ``6 * blocks + 2``."""
     widths = 16 * factor, 32 * factor, 64 * factor
     body = stages(16, widths, (blocks,) * 3, basic_block)
     return assemble([stem(shape.channels, 16), body, GlobalAverage()], widths[-1], num_classes)
@@ -74,6 +74,6 @@ _biased = partial(
 register_model("wrn-16-4")(partial(_paper, blocks=2, factor=4))
 register_model("wrn-26-10")(partial(wide_resnet_post, blocks=4, factor=10))
 register_model("wrn-28-10")(partial(_biased, blocks=4, factor=10))
-# Kull et al. (2019), whose logits the class-wise-loss-scaling paper uses, do not count projections
-# in 32: five blocks per group, widening factor 10.
+# The 32 layers of Kull et al. (2019), whose logits the class-wise-loss-scaling paper uses, do not
+# include projections: there are five blocks per group, and the widening factor is 10.
 register_model("wrn-32")(partial(_paper, blocks=5, factor=10))

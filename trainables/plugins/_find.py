@@ -17,10 +17,10 @@ from trainables.plugins._imports import Brought, brought_by, combined, find_spec
 from trainables.plugins._serve import Module
 
 GROUP = "calsweep.plugins"  # The entry point group of installed plugins.
-LARGEST = 16 * 2**20  # Bytes: code and YAML, not weights.
+LARGEST = 16 * 2**20  # Bytes; enough for code and YAML, but not for weights.
 SPACE = ".yaml"
 FILE = "<plugin>"  # The module name of a plugin that is a single file.
-IDENTITY = "imported.json"  # In a copy: hashes and versions of everything the plugin imports.
+IDENTITY = "imported.json"  # File of a copy with hashes and versions of the plugin's imports.
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Source:
     """A plugin's files, read once."""
 
     root: Path  # The file, or the folder of the package.
-    module: str  # To import from a package, such as ``package.losses``.
+    module: str  # The module of a package to import, such as ``package.losses``.
     files: Mapping[str, bytes]  # By path relative to the folder that contains ``root``.
 
     @property
@@ -38,17 +38,17 @@ class Source:
 
     @property
     def is_package(self) -> bool:
-        """Return True if it is a folder, not a single file."""
+        """Return True if the plugin is a folder, not a single file."""
         return self.root.suffix != ".py"
 
     @cached_property
     def code(self) -> str:
-        """Return the SHA-256 (hex) of its files and everything they import."""
+        """Return the SHA-256 (hex) of the plugin's files and everything they import."""
         return combined(self.own_code, self.brought.identity)
 
     @cached_property
     def own_code(self) -> str:
-        """Return the SHA-256 (hex) of the names and content of its files."""
+        """Return the SHA-256 (hex) of the names and content of the plugin's files."""
         digest = hashlib.sha256()
         for name, content in sorted(self.files.items()):
             digest.update(f"{name} {len(content)}\n".encode())
@@ -57,7 +57,7 @@ class Source:
 
     @cached_property
     def modules(self) -> dict[str, Module]:
-        """Return its own modules by name; a single file is called ``FILE``."""
+        """Return the plugin's own modules by name; a single file is called ``FILE``."""
         folder = self.root.parent
         if not self.is_package:
             file = self.root.name
@@ -75,13 +75,13 @@ class Source:
 
     @cached_property
     def brought(self) -> Brought:
-        """Return everything that its files import."""
+        """Return everything that the plugin's files import."""
         begin = self.module if self.is_package else FILE
         return brought_by(self.modules, begin, self.root.parent)
 
     @property
     def copied(self) -> dict[str, bytes]:
-        """Return the files to copy: its own and the modules that only its folder has."""
+        """Return the files to copy: the plugin's, and modules that exist only in its folder."""
         folder = self.root.parent
         found = [self.brought.modules[name] for name in self.brought.nearby]
         nearby = {str(Path(each.origin).relative_to(folder)): each.content for each in found}
@@ -92,7 +92,7 @@ class Source:
     def changed_import(self, code: str) -> str | None:
         """Return the first import that changed since the copy was made.
 
-        None if the copy itself does not match ``code``.
+        Return None if the copy itself does not match ``code``.
         """
         place = self.root.parent / IDENTITY
         recorded = json.loads(place.read_bytes()) if place.is_file() else {}

@@ -37,7 +37,7 @@ class Brought:
     Attributes:
         modules: Modules outside regularly installed distributions, by name.
         versions: Versions of the imported distributions that are regularly installed, by name.
-        nearby: Names of modules that only the plugin's own folder has.
+        nearby: Names of modules that exist only in the plugin's folder.
         computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
         absent: All other names that were looked up, such as those of functions.

@@ -59,7 +59,7 @@ class Plugin:
 
     @property
     def code(self) -> str:
-        """Return the hash of its code."""
+        """Return the hash of the plugin's code."""
         return self.source.code
 
     def where(self, error: BaseException) -> str:
@@ -108,11 +108,11 @@ def load_plugins(
         folder: The folder that relative paths start from.
         installed: Whether to add every installed plugin as well, unless a named one has its name.
             If False, nothing changes when all named plugins are active already.
-        exact: Whether to refuse a fixed version if a module that it imports has changed. Stored
-            figures can be shown without this check.
+        exact: Whether to refuse a fixed version if a module that it imports has changed. Commands
+            that only show stored results do not need this check.
 
     Returns:
-        The named ones.
+        The named plugins.
 
     Raises:
         InputError: If a plugin is not found, has changed, cannot be imported, or uses a name that

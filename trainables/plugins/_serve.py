@@ -71,7 +71,7 @@ SERVED = _Served()
 
 
 def serve(modules: Mapping[str, Module], absent: Iterable[str] = ()) -> set[str]:
-    """Make import statements find these modules; return the names of replaced ones.
+    """Make import statements find these modules; return the names of modules that they replace.
 
     Modules named in ``absent`` are unloaded and no longer served.
     """

@@ -61,7 +61,7 @@ def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
 def _from_fields(addition: Addition, kind: str, source: str, where: str) -> SearchSpace:
     entry = addition.entry
     described = fields(entry) if is_dataclass(entry) else ()
-    # Base classes have keyword-only fields; take the numbers (a refinement's epochs and rate).
+    # Fields of base classes are keyword-only; use only numbers, a refinement's epochs and rate.
     own = {i.name: i for i in described if i.init and (not i.kw_only or is_number(i))}
     for name, argument in inspect.signature(entry).parameters.items():
         if name not in own and argument.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -79,7 +79,7 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
 def _parameter(
     item: Field[Any], known: Mapping[str, Any], source: str, where: str
 ) -> dict[str, Any]:
-    """Return the fields of a parameter; without two finite ends it keeps its default."""
+    """Return the fields of a parameter; one without two finite ends keeps its default."""
     default = item.default
     if default is MISSING or not isinstance(default, bool | int | float | str):
         raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")

@@ -93,7 +93,7 @@ class Refinement(CheckedFields, ABC):
         return None
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
-        """Finish an epoch and return figures to track.
+        """Finish an epoch and return metrics to track.
 
         Args:
             head: The head.
@@ -109,7 +109,7 @@ class Refinement(CheckedFields, ABC):
     def together_key(self) -> Hashable | None:
         """Return a key; refinements with the same key can be trained together.
 
-        None, the default, if it must be trained alone. A key requires that the loss is the
+        Return None, the default, if it must be trained alone. A key requires that the loss is the
         cross-entropy of the head; that random numbers are drawn only in ``start_epoch`` and
         ``start_batch``; that ``start_batch`` changes only buffers; and that a unit whose weights
         are all zero never gets an effect. Heads with the same key must have the same layers, of any

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from trainables.refinements._base import Refinement
 from trainables.refinements._trainer import EVALUATION_BATCH, HeadTrainer, hits_and_confidence
 
-# Rows of all heads: a GPU has enough memory, and each pass costs launches.
+# Rows of all heads together; on a GPU, few large passes save launches.
 EVALUATION_BATCH_ON_GPU = 65536
 # Padding heads to the largest one of a stack costs at most this factor.
 WIDEST_TO_NARROWEST = 1.5
@@ -47,7 +47,7 @@ class HeadsTogether:
         self._stacks = _stacks(self._trainers)
 
     def train_epoch(self) -> list[dict[str, float]]:
-        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` figures of each."""
+        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` metrics of each."""
         return self._for_each(_HeadStack.train_epoch)
 
     def logits(self, features: Tensor) -> list[Tensor]:
@@ -92,7 +92,7 @@ class _HeadStack:
         self._buffers = [dict(trainer.head.named_buffers()) for trainer in trainers]
 
     def train_epoch(self) -> list[dict[str, float]]:
-        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` figures of each."""
+        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` metrics of each."""
         view = self._first.view()
         orders, noises = zip(*(trainer.draw_order() for trainer in self.trainers), strict=True)
         for trainer, noise in zip(self.trainers, noises, strict=True):

@@ -116,8 +116,8 @@ class HeadTrainer:
 
         Returns:
             ``train_loss`` (mean over samples), ``train_accuracy`` and ``train_confidence`` (of the
-            outputs used for training, as fractions), and the refinement's own figures. The loss
-            may be nan or inf.
+            outputs used for training, as fractions), and the refinement's own metrics. The loss may
+            be nan or inf.
         """
         view = self.view()
         means = self._train(view)
@@ -142,7 +142,7 @@ class HeadTrainer:
     def end_epoch(
         self, loss: float, accuracy: float, confidence: float, *feedback: float
     ) -> dict[str, float]:
-        """Finish an epoch with its ``feedback`` (accuracy, confidence); return its figures."""
+        """Finish an epoch with its ``feedback`` (accuracy, confidence); return its metrics."""
         self.head.eval()
         figures = self.refinement.end_epoch(self.head, *feedback)
         self.epoch += 1

@@ -75,10 +75,10 @@ class MaskedHead(nn.Module):
 
     @property
     def most_q(self) -> float:
-        """Return the largest q of adaptation: drop all but one weight of each logit.
+        """Return the largest q that adaptation may reach: it drops all but one weight per logit.
 
-        If q = 1 drops all weights, accuracy is 1/K and confidence at least as high, so that eq. 12
-        with gamma below 1 would keep q at 1 forever.
+        If q = 1 dropped all weights, accuracy would be 1/K and confidence at least as high, so that
+        eq. 12 with gamma below 1 would keep q at 1 forever.
         """
         last: Tensor = operator.attrgetter("weight")(self.layers[-1])
         return 1 - 1 / last.shape[1]
@@ -139,7 +139,7 @@ class MaCCal(Refinement):
 
     Random Bernoulli masks keep or drop each weight; a dropped weight is not updated. After each
     epoch q, which determines the mask's density, changes by confidence - gamma * accuracy, within a
-    decaying limit. The rows of the paper's ablation (Table 5), each in addition to the last:
+    decaying limit. These are the rows of the paper's ablation (Table 5); each adds one part:
 
     ===========================  ==================================================================
     Vanilla                      no refinement
@@ -191,15 +191,16 @@ class MaCCal(Refinement):
             until the ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
         inference: ``scaled`` multiplies each weight by its probability of being kept, as after
             dropout; ``dense`` uses all weights unchanged; ``last`` uses those of the last mask.
-        feedback: Outputs that eq. 12 measures: ``deployed`` those of inference and ``dense`` those
-            of all weights, in one more pass per epoch; ``training`` the masked ones;
-            ``validation`` those of inference on validation rows, for a gamma of 1, because there
-            confidence should equal accuracy. It fits one number, q, to the rows that choose
-            configurations.
+        feedback: Outputs that eq. 12 measures: ``deployed`` those of inference; ``dense`` those
+            with all weights unchanged; ``training`` the masked outputs of the training steps;
+            ``validation`` those of inference on validation rows. All but ``training`` need another
+            pass per epoch. Use ``validation`` with a gamma of 1, because confidence should equal
+            accuracy there; it fits one number, q, to the rows that also choose configurations.
         variant: ``ours`` or ``paper``, see above; it also limits q.
         q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
         optimizer: ``plain`` SGD, whose velocity and decay still change weights with a zero
-            gradient, or ``masked``, which does not; no effect unless ``restrict_gradient``.
+            gradient, or ``masked`` SGD, which does not change masked weights; no effect unless
+            ``restrict_gradient``.
         views: Features of the training set, ``augmented`` or ``original``.
         accept: Whether the new classifier replaces the network's own ``always`` or only if it is
             ``better``, see ``Refinement``.
@@ -265,7 +266,7 @@ class MaCCal(Refinement):
         buffers: Mapping[str, Tensor],
         generators: Sequence[Generator],
     ) -> Callable[[], dict[str, Tensor]] | None:
-        """Return a function that draws a batch's masks; None if the optimiser needs them too."""
+        """Return a function that draws a batch's masks; None if the optimiser needs the masks."""
         if not self.changes_batches or self.movable(heads[0]):
             return None
         keep = buffers["q"] if self.q_role == "keep" else 1 - buffers["q"]

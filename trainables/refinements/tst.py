@@ -17,7 +17,7 @@ def latent_encoder(feature_dim: int, latent_dim: int) -> nn.Sequential:
 class TwoStageTraining(Refinement):
     """Two-stage training (Jordahn & Olmos, 2024): retrains the classifier from scratch.
 
-    Trained with cross-entropy. The default is a linear layer like the one it replaces, so that
+    The loss is cross-entropy. The default is a linear layer like the one it replaces, so that
     comparisons measure retraining and not a larger head. A positive ``latent_dim`` gives the
     perceptron of the released code. Learning rate and epochs are those of the MaC-Cal paper's
     comparison; the released code uses Adam at 1e-4.

@@ -55,7 +55,7 @@ class Scheme(CheckedFields):
         return loss(logits, targets, indices), logits
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
-        """Finish an epoch and return figures to track, such as a fitted weight."""
+        """Finish an epoch and return metrics to track, such as a fitted weight."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:

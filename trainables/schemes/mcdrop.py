@@ -44,8 +44,9 @@ class MonteCarloDropout(Scheme):
     """Dropout in training and at inference, whose outputs are averaged (Gal & Ghahramani, 2016).
 
     Dropout is only before the classifier, where it works with every network and each draw costs no
-    more than the classifier. None of the five papers states a rate or a number of draws; the
-    defaults are ours: the usual rate before a classifier, and draws that cost little.
+    more than the classifier. None of the papers that compare with it states a rate or a number of
+    draws. The defaults are ours: the usual rate before a classifier, and few enough draws to be
+    fast.
 
     Without dropout in the extractor, this is not a full Bayesian approximation.
 

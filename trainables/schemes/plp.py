@@ -10,11 +10,11 @@ from trainables.schemes._base import SCHEMES, Scheme
 class ProgressivelyLayerPeeled(Scheme):
     """Freezes the network from the top down while it trains (PLP; Wang & Zhang, ICML 2024).
 
-    Upper layers compress the features so strongly that calibration becomes difficult. Of L groups
-    of parameters, one after the other, from the classifier down, stops learning at the fractions
-    ``(j / L) ** gamma`` of the epochs, j = 1 ... L - 1; the lowest group learns to the end. A
-    frozen parameter keeps its value and momentum without weight decay; batch statistics are still
-    updated, as in the released code.
+    Upper layers compress the features so strongly that calibration becomes difficult. The
+    parameters are in L groups. Counted from the classifier down, group j stops learning after the
+    fraction ``(j / L) ** gamma`` of the epochs, j = 1 ... L - 1; the lowest group learns to the
+    end. A frozen parameter keeps its value and momentum without weight decay; batch statistics are
+    still updated, as in the released code.
 
     The released code lists its groups by number for ResNet-18, ResNet-50 and VGG-11, and divides
     the last block in two. Here groups are the network's first layer, its blocks and its classifier.

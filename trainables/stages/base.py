@@ -55,7 +55,7 @@ class StageRequest:
     upstream: str | None = None  # Key of the previous stage's artifact; None for ``train``.
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
-    precision: str = "float32"  # The precision of ``train`` on any device: or ``bfloat16``.
+    precision: str = "float32"  # Of ``train`` on any device: ``float32`` or ``bfloat16``.
     portable: bool = False  # Whether all processors give the same bits, see ``require_portable``.
 
     def plain(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _data_key(directory: str) -> str:
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
-    """Return a stage's precision: float32, but ``asked`` or (on GPUs) bfloat16 for trainings."""
+    """Return a stage's precision: float32; for ``train`` ``asked``, by default bfloat16 on GPUs."""
     return asked or ("bfloat16" if gpus else "float32") if stage == "train" else "float32"
 
 
@@ -105,7 +105,7 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
     """Return terms (N,), float64, whose mean over rows of logits (N, K) is an objective.
 
     Raises:
-        ValueError: If it has no terms (see ``row_terms``), or the rows are wrong.
+        ValueError: If the objective has no terms (see ``row_terms``), or the rows are wrong.
     """
     if objective == "nll_after_ts":
         from trainables.calibrators import nll_after_ts_terms  # It imports PyTorch.
@@ -137,8 +137,8 @@ def lasting(metrics: Mapping[str, float]) -> dict[str, float]:
 class TaskData:
     """A task's training and validation data, without test data, which trials must not see.
 
-    For ``graph`` see ``Trainer``. If several ``processes`` train one network together, they import
-    the ``plugins`` first.
+    For ``graph`` see ``Trainer``. The ``processes`` that train one network together import the
+    ``plugins`` first.
     """
 
     prepared: PreparedData
@@ -154,19 +154,19 @@ class TaskData:
 
     @cached_property
     def validation_pixels(self) -> Pixels | None:
-        """Return the pixels whose validation logits are stored; None if rows are not pixels."""
+        """Return the pixels whose validation logits are stored; None unless images have masks."""
         return self.prepared.info.inputs.pixels(self.search.validation)
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,) of the validation rows or pixels; row labels on the device."""
+        """Return the validation labels (N,), of pixels on the CPU or of rows on the device."""
         if self.validation_pixels is not None:
             return self.validation_pixels.labels
         return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)
 
     @cached_property
     def validation_batcher(self) -> Batcher:
-        """Return the validation rows on the device."""
+        """Return the batcher of the validation rows."""
         return self.prepared.info.inputs.batcher(self.search.validation.values, self.device)
 
 
@@ -195,14 +195,14 @@ class StageRun(ABC):
 
     @abstractmethod
     def run_epoch(self) -> dict[str, float]:
-        """Compute one epoch and return its figures; validation metrics begin with ``val_``."""
+        """Compute one epoch and return its metrics; validation metrics begin with ``val_``."""
 
     @abstractmethod
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the tensors (by file) and facts to store."""
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also computes those next requests that cost little in this pass."""
+        """Return a run that also computes the ``others`` that cost little in the same pass."""
         return self
 
     def ask_for(self, metric: str) -> None:
@@ -267,7 +267,7 @@ class StageRun(ABC):
             return run.finish(history[-1]["metrics"], history)
 
     def check_finite(self, figures: Mapping[str, float], finite: bool) -> None:
-        """Raise ``TrainingDivergedError`` if a figure or the logits (``finite``) are not finite."""
+        """Raise ``TrainingDivergedError`` if a metric or the logits (``finite``) are not finite."""
         epoch = f"epoch {self.epoch}"
         for name, value in figures.items():
             if not math.isfinite(value):
@@ -281,9 +281,9 @@ class StageRun(ABC):
         logits: Tensor,
         report: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Add the validation metrics to an epoch's figures; raise as ``check_finite`` does.
+        """Add the validation metrics to an epoch's metrics; raise as ``check_finite`` does.
 
-        A given ``report``, which may cover more rows than ``logits``, replaces theirs.
+        ``report`` replaces the metrics of ``logits``; it may cover more rows.
         """
         self.check_finite(figures, bool(logits.isfinite().all()))
         if report is None:
@@ -314,8 +314,8 @@ def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) ->
 class ValidationRows(NamedTuple):
     """The stored validation rows of an outcome.
 
-    Logits are (N, K); those of a calibrator are cross-fitted log-probabilities. Labels and, for
-    pixels, the numbers of their images are (N,), int64.
+    Logits are (N, K); after a calibrator they are cross-fitted log-probabilities. ``labels`` and
+    ``images`` (the number of each pixel's image) are (N,), int64.
     """
 
     logits: Tensor

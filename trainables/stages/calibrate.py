@@ -10,12 +10,12 @@ CROSS_FIT_FOLDS = 5
 
 
 class CalibrateStage(StageRun, stage="calibrate"):
-    """Fits a post-hoc calibrator on validation logits; its metrics are cross-fitted."""
+    """Fits a post-hoc calibrator, usually on the validation logits."""
 
     epochs = 1
 
     def run_epoch(self) -> dict[str, float]:
-        """Cross-fit for the metrics, and fit on all validation rows."""
+        """Fit the calibrator; the metrics are cross-fitted if it is fitted on validation rows."""
         upstream = self.upstream()
         rows = upstream.tensors("validation")
         logits, labels = rows["logits"], rows["labels"]
@@ -38,7 +38,7 @@ class CalibrateStage(StageRun, stage="calibrate"):
         return self._figures(figures, held_out)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the calibrator and the cross-fitted log-probabilities."""
+        """Return the calibrator and the validation log-probabilities of the metrics."""
         files = {
             "calibrator": self._calibrator.state_dict(),
             "validation": self._validation_tensors(self._held_out),

@@ -13,8 +13,8 @@ _LOWERED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 class CastWeights:
     """Casts the weights of convolutions and linear layers together, instead of one by one.
 
-    Autocast would cast each weight and each gradient separately: the same values, but two launches
-    per weight and step. It does not cast weights again that are cast already.
+    Autocast would cast each weight and each gradient separately: the values are the same, but each
+    step has two more kernel launches per weight. Autocast leaves bfloat16 weights as they are.
 
     Args:
         module: A module that runs under autocast to bfloat16; it keeps its parameter objects.

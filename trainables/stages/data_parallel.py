@@ -1,10 +1,10 @@
 """Several processes of one machine train one network together, each on a part of every batch.
 
-Every process loads whole batches, with the same rows, views and random numbers. Only the extractor
-runs on a part of them. Its features are then exchanged, so that classifier and loss see the whole
-batch, as in one process. Gradients of the extractor are summed over the processes. Figures equal
-those of one process up to the order of sums, except for random numbers inside the extractor
-(dropout, stochastic depth).
+Every process loads whole batches, with the same rows, views and random numbers, but runs the
+extractor only on its part of the rows. The features are then exchanged, so that classifier and loss
+see the whole batch, as in one process. Gradients of the extractor are summed over the processes.
+Results equal those of one process up to the order of sums, except for random numbers inside the
+extractor (dropout, stochastic depth).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from trainables.models import Network
 
 PATIENCE = timedelta(minutes=10)  # Time limit of a collective operation.
 LOOPBACK = "lo"  # All processes are on one machine.
-WIDE = torch.float32  # Lowest precision of exchanged numbers: not every backend adds shorter ones.
+WIDE = torch.float32  # Lowest precision of exchanged numbers; some backends cannot add lower ones.
 
 
 class Team:
@@ -44,7 +44,7 @@ class Team:
         self.folder = folder
 
     def meet(self) -> None:
-        """Wait for all processes; raise the error of one that failed or ended."""
+        """Wait for all processes; raise the error of a process that failed."""
         for number, (process, connection) in enumerate(self.followers, 1):
             try:
                 if (found := connection.recv()) is not None:
@@ -71,7 +71,7 @@ class Team:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """If a follower failed, raise its error instead of the error that it caused here."""
+        """Raise a failed follower's error instead of the error that it caused in the block."""
         try:
             yield
         except RuntimeError:
@@ -107,7 +107,7 @@ class Team:
         self._seed = seed * self.size + self.rank
 
     def share(self, network: Network) -> None:
-        """Make a network compute features and batch statistics together during training."""
+        """Make the processes compute a network's features and batch statistics together."""
         self._upstream = {id(weight) for weight in network.extractor.parameters()}
         for parent in list(network.extractor.modules()):
             for name, child in parent.named_children():
@@ -151,7 +151,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, first: int, rows: int) -> Tensor:
-        """Return (N, ...) from (n, ...), the rows from ``first`` on."""
+        """Return the batch (N, ...); ``own`` (n, ...) has its rows from ``first`` on."""
         ctx.part = slice(first, first + len(own))
         found = own.new_zeros((rows, *own.shape[1:]), dtype=torch.promote_types(own.dtype, WIDE))
         found[ctx.part] = own.to(found.dtype)
@@ -180,7 +180,7 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
         pass
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the normalised values (n, C, ...), of the argument's type."""
+        """Return the normalised values (n, C, ...) in the input's dtype."""
         if not self.training:
             return super().forward(input)
         values = input.to(torch.promote_types(input.dtype, WIDE))

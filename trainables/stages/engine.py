@@ -1,4 +1,4 @@
-"""The training loop of all methods; data stay on the device, and no step waits for it."""
+"""The training loop of all methods; no step waits for the device."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ from trainables.stages.graphed import GraphedStep
 from trainables.stages.protocols import Protocol, learning_rate
 
 BACKEND: str | Callable[..., Any] = "inductor"
-MOST_GRAPHS = 8  # Most graphs of one training; compiling each takes a minute or more.
+MOST_GRAPHS = 8  # Limit per training, because compiling a graph takes a minute or more.
 
 
 def as_written() -> AbstractContextManager[object]:
@@ -40,7 +40,7 @@ class CompiledFeatures:
     Batches of another size, such as a short last one, run uncompiled, with the same result up to
     rounding: compiling a second graph would take minutes for one step per epoch. Everything runs
     uncompiled if the network cannot be compiled or its set of frozen weights changes too often.
-    Then ``refused`` is the reason; otherwise it is empty.
+    ``refused`` then has the reason; otherwise it is empty.
     """
 
     # Graphs are reused for networks of the same form, but they depend on which weights learn.
@@ -93,7 +93,7 @@ def place(network: Network, device: torch.device, precision: str = "float32") ->
     are always float32.
 
     Raises:
-        ValueError: If ``precision`` is neither.
+        ValueError: If ``precision`` is not one of ``PRECISIONS``.
     """
     network.precision = check_choice("precision", precision, PRECISIONS)
     # Otherwise convolutions on a GPU round float32 to the ten bits of TF32.
@@ -199,7 +199,7 @@ class Trainer:
             self._graphed = GraphedStep(self._step, self.network, protocol.batch_size)
 
     def train_epoch(self) -> dict[str, float]:
-        """Run one epoch; return its mean loss, learning rate and the method's figures.
+        """Run one epoch; return its mean loss, its learning rate and the method's metrics.
 
         Raises:
             TrainingDivergedError: If the mean loss is not finite.
@@ -316,10 +316,10 @@ def _optimizer(network: Network, protocol: Protocol, graph: bool) -> torch.optim
 
 
 def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
-    """Give every weight without a momentum buffer one of zeros.
+    """Add a momentum buffer of zeros to every weight that has none.
 
-    The first step stays the same. Fused SGD needs buffers for all weights with a gradient or for
-    none, but stochastic depth skips different weights in each step.
+    The result of the first step stays the same. Fused SGD needs buffers for all weights with a
+    gradient or for none, but stochastic depth skips different weights in each step.
     """
     for group in optimizer.param_groups:
         if group.get("momentum"):

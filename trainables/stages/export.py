@@ -26,7 +26,8 @@ def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, fold
     """Write everything needed to predict with a chain of stages, without any rows of data.
 
     The folder, created if missing, is an artifact store with only the chain's weights. Its
-    ``chain.json`` names the last stage and describes the data set. ``ref`` is the last artifact.
+    ``chain.json`` names the last stage and describes the data set. ``ref`` is the chain's last
+    artifact.
     """
     document = {"format": FORMAT, "stage": ref.stage, "key": ref.key, "data": info.to_dict()}
     copy = ArtifactStore(folder)
@@ -45,9 +46,10 @@ def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, fold
 def load_chain(
     folder: str | Path, device: torch.device | None = None
 ) -> Callable[[np.ndarray], Tensor]:
-    """Return a function from rows, as the data set stores them, to log-probabilities (N, K).
+    """Return a function that maps rows, in the data set's stored form, to log-probabilities (N, K).
 
-    Images are (N, H, W, C), uint8; texts are stored rows or strings, (N,); given logits are (N, K).
+    Images are (N, H, W, C), uint8. Texts are strings (N,) or rows in the stored form. Given logits
+    are (N, K).
 
     Args:
         folder: A folder of ``export_chain``, such as a model version downloaded from a registry.

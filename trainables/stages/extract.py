@@ -66,7 +66,7 @@ def extract_features(
         for name, rows in parts.items():
             np.save(out / f"labels_{name}.npy", rows.labels)
         np.save(out / "classes.npy", np.array(info.classes))
-        # Training rows come last: a folder without them is refused, so no half folder is used.
+        # Rename the training rows last: a folder without them is refused.
         for draft in reversed(drafts):
             if draft.exists():
                 os.replace(draft, draft.with_suffix(""))
@@ -124,7 +124,7 @@ def _write_part(
     compute: Callable[[np.ndarray], np.ndarray],
     notice: Notice,
 ) -> Path:
-    """Write the features of rows to a file's draft, after those it has already; return it."""
+    """Append the features that a file's draft still lacks; return the draft's path."""
     draft = path.with_name(f"{path.name}{UNFINISHED}")
     if path.exists():
         return draft

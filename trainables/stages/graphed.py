@@ -19,7 +19,7 @@ class GraphedStep:
     A graph repeats the recorded operations with the same numbers from the host. So each epoch, with
     its own learning rate, schedules and frozen weights, needs a new graph; numbers that change in
     every step, such as mixing ratios, are part of the batch. A step that computes on the host is
-    never recorded, and a short batch runs normally. Figures are the same either way.
+    never recorded, and a short batch runs normally. Results are the same either way.
 
     Args:
         step: Updates weights and sums on the device with a batch: inputs, targets, indices, and
@@ -118,7 +118,7 @@ class GraphedStep:
 
 
 class _HostWork(TorchDispatchMode):
-    """Notes the first operation on host tensors, except ``known`` ones and plain numbers."""
+    """Finds the first operation on tensors of the host, except ``known`` ones and plain numbers."""
 
     def __init__(self, known: list[Tensor]) -> None:
         super().__init__()

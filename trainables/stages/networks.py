@@ -91,12 +91,11 @@ def predictor(
     device: torch.device,
     keep: Keep | None = None,
 ) -> Callable[[np.ndarray], Tensor]:
-    """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32, CPU.
+    """Return a function that maps stored rows (N, ...) to log-probabilities (N, K).
 
-    For images with masks, which may lack the masks, it returns those of pixels, (N, K, H, W).
-
-    ``ref`` is the last artifact of the chain of stages. ``keep``, if given, returns the features of
-    the rows; it is not used for images with masks.
+    For images with masks (the masks may be missing), it returns log-probabilities of all pixels,
+    (N, K, H, W). All are float32 on the CPU. ``ref`` is the last artifact of the chain of stages.
+    ``keep``, if given, returns the features of the rows; it is not used for images with masks.
     """
     inputs, device = info.inputs, concrete(device)
     if isinstance(inputs, MaskedImages):
@@ -111,7 +110,7 @@ def predictor(
 def pixel_outputs(
     store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, device: torch.device
 ) -> PixelOutputs:
-    """Return a function from images on a device, (N, 3, H, W), to logits of their pixels."""
+    """Return a function that maps images (N, 3, H, W) to logits (N, K, H, W), on the device."""
     artifact = find_artifact(store, ref)
     before = artifact.upstream
     if before is None:
@@ -142,7 +141,7 @@ def _outputs(
     device: torch.device,
     keep: Keep | None,
 ) -> Callable[[np.ndarray], Tensor]:
-    """Return a function from rows as stored to logits or log-probabilities (N, K)."""
+    """Return a function that maps stored rows (N, ...) to logits or log-probabilities (N, K)."""
     artifact = find_artifact(store, ref)
     request = artifact.record["request"]
     before = artifact.upstream
@@ -189,8 +188,8 @@ def evaluate_on_test(
         ref: The chosen artifact.
         prepared: The task's data; this process must not be sealed.
         device: The device of networks; by default ``default_device()``.
-        last: A cache of features. Chains that share it and a training compute the features of the
-            test rows once.
+        last: A cache of features. Chains with the same training that share the cache compute the
+            features of the test rows once.
 
     Returns:
         The metrics of ``trainables.metrics.evaluation_report``, as fractions, and the artifact with
@@ -302,14 +301,15 @@ def suite_key(key: str, prepared: PreparedData, data: SuiteData) -> str:
 
 
 def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, float]:
-    """Return the means of metrics over all suites of each pool that has two or more.
+    """Return, for each pool with two or more suites, the means of metrics over these suites.
 
     Args:
         metrics: Values by ``SUITE/METRIC``.
         pools: Names of pools by the suite's label; empty if a suite has none.
 
     Returns:
-        Means by ``POOL/METRIC``, such as ``ood/auroc``; only of metrics that all its suites have.
+        Means by ``POOL/METRIC``, such as ``ood/auroc``, of the metrics that all suites of a pool
+        have.
     """
     means: dict[str, float] = {}
     for pool in sorted(set(filter(None, pools.values()))):

@@ -93,7 +93,7 @@ def _whole_batch(
 def shown_maps(
     outputs: PixelOutputs, batcher: MaskedBatcher, num_classes: int
 ) -> dict[str, Tensor]:
-    """Return a few images, spread over all, with predictions for the report; all uint8.
+    """Return a few evenly spaced images with predictions, for the report; all are uint8.
 
     Returns:
         ``rows`` (M, H, W, 4), images and masks as stored; ``predicted`` (M, H, W), classes;

@@ -73,8 +73,9 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         schedule: ``constant``, ``step`` (times ``decay`` at each milestone), ``cosine`` or ``poly``
             (both towards 0 after the last epoch, the latter by ``(1 - progress) ** 0.9``). The rate
             is constant within an epoch.
-        milestones: Epochs, counted from 0, at whose start a step schedule falls: sorted, each in
-            [1, epochs]. Repeated ones fall twice; one at ``epochs`` is never reached.
+        milestones: Epochs, counted from 0, at whose start the rate of a step schedule falls:
+            sorted, each in [1, epochs]. At a repeated milestone the rate falls twice; a milestone
+            at ``epochs`` has no effect.
         decay: Factor at each milestone, in (0, 1]; 1 unless the schedule is ``step``.
         nesterov: Whether SGD uses Nesterov momentum; needs a momentum.
         warmup: Number of epochs in which the rate rises linearly to ``lr``, in [0, epochs).
@@ -91,7 +92,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         keep_after: Number of first epochs that are never kept, in [0, epochs); 0 if ``keep`` is
             ``last``.
         learns: Trained weights: ``all``, or only the classifier (``head``), on features of the
-            extractor in evaluation mode. For networks that begin ``@pretrained``.
+            extractor in evaluation mode. For ``@pretrained`` networks.
         compile: Whether ``torch.compile`` compiles the feature extractor: faster after a minute or
             more, and the same up to rounding. It needs a C++ compiler, or Triton on a GPU. A short
             last batch runs uncompiled. So does a network that is not a single graph
@@ -150,7 +151,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields with effect on the weights, ready for JSON and for keys.
+        """Return all fields that affect the weights, as plain values for JSON and for keys.
 
         ``name``, ``source`` and ``note`` are omitted. So is the default of ``learns``, so that
         older keys stay valid. ``protocol_from`` accepts the result.
@@ -226,9 +227,9 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
 
     Args:
         description: A name, or the fields of a ``Protocol``. With ``base``, the other fields change
-            that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are required. If
-            ``epochs`` is lower than in ``base``, other fields counted in epochs shrink in
-            proportion, unless they are given.
+            that named protocol; without ``base``, ``epochs``, ``batch_size`` and ``lr`` are
+            required. If ``epochs`` is lower than in ``base``, the other fields that count epochs
+            shrink in proportion, unless the description has them.
     """
     if isinstance(description, str):
         return named_protocol(description)

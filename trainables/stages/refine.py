@@ -41,7 +41,7 @@ class RefineStage(StageRun, stage="refine"):
             features, self.shared_seconds = load_features(
                 self.upstream(), store, data, refinement.views
             )
-        # Views that do not fit on the device stay on the host; each epoch copies its own.
+        # Views that do not fit on the device stay on the host; each epoch copies one view.
         views, validation = features["views"], features["validation"].to(data.device)
         views = views.to(data.device) if fits(views.nbytes, data.device) else views
         self.features = {"views": views, "validation": validation}
@@ -58,7 +58,7 @@ class RefineStage(StageRun, stage="refine"):
             device=data.device,
             held_out=(validation, data.validation_labels),
         )
-        self._own: Tensor | None = None  # The network's own validation logits, if the head loses.
+        self._own: Tensor | None = None  # The network's own logits if the head was rejected.
 
     @property
     def epochs(self) -> int:
@@ -83,10 +83,11 @@ class RefineStage(StageRun, stage="refine"):
         return self.judged(self.trainer.train_epoch(), self.head_logits())
 
     def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
-        """Add the validation metrics of the head's logits to the figures of an epoch.
+        """Add the validation metrics of the head's logits to the metrics of an epoch.
 
         Raises:
-            TrainingDivergedError: If one is not finite, or the final head lost its accuracy.
+            TrainingDivergedError: If a metric or logit is not finite, or the final head lost its
+                accuracy.
         """
         self.epoch = self.trainer.epoch
         self.check_finite(figures, bool(logits.isfinite().all()))
@@ -131,9 +132,10 @@ class RefineStage(StageRun, stage="refine"):
 class RefineTogether(StageRun):
     """The run of one refinement that also trains others of the same extractor.
 
-    For its trial it is an ordinary run. When it finishes, it stores the outcomes of the others, so
-    that their own trials need no process. A refinement that diverges or loses its accuracy is
-    dropped, and fails in its own trial. No other may have started before.
+    For the trial of that refinement it is an ordinary run. When it finishes, it stores the outcomes
+    of the others, so that their own trials need no process. Another refinement that diverges or
+    loses its accuracy is dropped, and fails in its own trial. The others must not have started
+    before.
     """
 
     def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
@@ -155,7 +157,7 @@ class RefineTogether(StageRun):
             member.ask_for(metric)
 
     def run_epoch(self) -> dict[str, float]:
-        """Train and validate all heads for one epoch; return the requested one's figures."""
+        """Train and validate all heads for one epoch; return the metrics of the requested head."""
         figures = self._heads.train_epoch()
         outputs = self._heads.logits(self._run.features["validation"])
         self.epoch = self._run.trainer.epoch
@@ -194,7 +196,7 @@ class RefineTogether(StageRun):
         return super().finish(metrics, history, share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all heads; a run of the requested one alone can load it as well."""
+        """Return the state of all heads; ``RefineStage`` can load it as well."""
         return {
             **self._run.state_dict(),
             "others": {other.request.key(): other.state_dict() for other in self._others},
@@ -216,13 +218,16 @@ class RefineTogether(StageRun):
 
 
 def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
-    """Return True if NLL is lower by more than the paired standard error of the difference."""
+    """Return True if ``logits`` lower the NLL by more than the paired standard error."""
     gain = row_terms("nll", own, labels) - row_terms("nll", logits, labels)
     return bool(gain.mean() > _standard_error(gain))
 
 
 def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) -> None:
-    """Refuse a head that lost 3/4 of the accuracy above chance, by two standard errors."""
+    """Raise ``TrainingDivergedError`` if a head lost 3/4 of the accuracy above chance.
+
+    The lost accuracy must exceed this limit by two standard errors.
+    """
     before, after = (row_terms("acc", each, labels) for each in (own, logits))
     lost = before - after
     if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
@@ -244,15 +249,14 @@ def load_features(
 ) -> tuple[dict[str, Tensor], float]:
     """Return the features of a trained network, computed once for all its refinements.
 
-    They are mapped from the store's file, so that parallel trials share one copy in memory. They
-    equal the network's outputs: float32, or bfloat16 if that loses nothing because the network
-    computed in it. ``views="original"`` is a single unaugmented view, even if the protocol
-    augments.
+    The features are mapped from the store's file, so that parallel trials share one copy in memory.
+    They equal the network's outputs, in float32, or in bfloat16 if this changes no value.
+    ``views="original"`` is a single unaugmented view, even if the protocol augments.
 
     Returns:
-        ``views`` (V, N, D), V augmented views of the training set from fixed seeds (a single
-        unaugmented one if the protocol does not augment), and ``validation`` (M, D); and the
-        seconds that another trial spent on them.
+        The features and the seconds that another trial spent on them. ``views`` (V, N, D) has V
+        views of the training set, augmented from fixed seeds (one unaugmented view if the protocol
+        does not augment); ``validation`` is (M, D).
     """
     kind = _augmentation(trained, data)
     own = views == "original" and kind != "none"

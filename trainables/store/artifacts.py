@@ -50,7 +50,7 @@ class Checkpoint:
         return str(self.path)
 
     def exists(self) -> bool:
-        """Return True if there is a state."""
+        """Return True if a state is stored."""
         if self._cache is not None:
             with suppress(AwayError):
                 return self._cache.fetch(self.path)
@@ -190,7 +190,7 @@ class ArtifactStore:
 
     @permitted()
     def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
-        """Return an intact artifact, or None if it is missing or has no key.
+        """Return an intact artifact, or None if it is missing or ``ref`` has no key.
 
         With ``whole``, an artifact whose weights were removed counts as missing.
         """
@@ -208,7 +208,7 @@ class ArtifactStore:
         if whole and self.is_dropped(ref):
             return None
         with suppress(OSError):  # It may belong to another user or be on a read-only disk.
-            os.utime(directory / MANIFEST)  # Recently used artifacts are kept.
+            os.utime(directory / MANIFEST)  # The time of the last use.
         return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))
 
     def holds(self, ref: ArtifactRef) -> bool:
@@ -335,7 +335,7 @@ class ArtifactStore:
     def lock(self, ref: ArtifactRef) -> ArtifactLock | Lease:
         """Return the lock of the process that computes this artifact."""
         if self._cache is not None:
-            # Keep the lease: it measures how long its holder has been silent.
+            # Use the same lease again: it measures how long its holder has been silent.
             new = Lease(self._cache.bucket, f"leases/{ref.stage}/{ref.key}")
             return self._leases.setdefault(ref.key, new)
         return ArtifactLock(self.path(ref).with_suffix(".lock"))

@@ -1,4 +1,4 @@
-"""Reads objects of a bucket and writes them, also only if they have not changed."""
+"""Reads and writes objects of a bucket; a write can require that the object has not changed."""
 
 import os
 import random
@@ -30,7 +30,7 @@ from trainables.common.pulse import beat
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 MAX_TEXT = 160
 LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
-# Without a login in the environment, the driver asks these hosts for the machine's role.
+# obstore asks these hosts for the machine's role if the environment has no login.
 _ROLES = ("169.254.169.254", "metadata.google.internal")
 # A retry would not change these answers.
 _ABSENT = (NotFoundError, FileNotFoundError)
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def client_options() -> Any:
-    """Return the driver's timeouts; allow plain HTTP if AWS_ENDPOINT_URL uses it."""
+    """Return obstore's timeouts; allow plain HTTP if AWS_ENDPOINT_URL uses it."""
     return {
         "timeout": "600s",
         "read_timeout": "20s",

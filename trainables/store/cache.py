@@ -38,9 +38,10 @@ class Cache:
     """A local folder and the objects with the same names in a bucket.
 
     A thread of this process sends each written file and retries until the bucket has it, so that
-    no outage ends a sweep. A note on the disk lets ``deliver`` of another process send it if this
-    one ends. A folder exists in the bucket once its manifest does, which is written last and never
-    again. Names of its files' objects include hashes, so that two writers cannot mix.
+    no outage ends a sweep. If this process ends before, ``deliver`` of another process finds a note
+    on the disk and sends the file. The manifest of a folder is sent last and never changed; a
+    folder without one does not count as stored. The objects of its files have hashes in their
+    names, so that files of two writers cannot mix.
 
     ``notice`` receives a message when the bucket stops answering or a folder in it is damaged.
     Methods that fetch raise the errors of ``Bucket``.
@@ -57,7 +58,7 @@ class Cache:
         self._measured, self._silent_until = 0.0, 0.0
 
     def name(self, path: Path) -> str:
-        """Return the object's name of a path in the folder."""
+        """Return the name of the object for a path in the folder."""
         return path.relative_to(self.folder).as_posix()
 
     def promise(self, path: Path) -> None:
@@ -94,7 +95,7 @@ class Cache:
             return not self._queue
 
     def deliver(self, seconds: float = LONGEST_PAUSE) -> int:
-        """Send everything that waits, also of other processes; return how many items still wait."""
+        """Send all waiting items, also of other processes; return the number that still waits."""
         for name in self._noted():
             self.keep(self.folder / name)
         end = time.monotonic() + seconds
@@ -183,7 +184,7 @@ class Cache:
         return self._asked(lambda: self.bucket.tag(name) is not None)
 
     def _asked(self, ask: Callable[[], bool | None]) -> bool:
-        """Return the answer to a request, or False without waiting while the bucket is away."""
+        """Return the answer to a request; False if the bucket gives none or recently gave none."""
         if time.monotonic() >= self._silent_until:
             try:
                 return bool(ask())
@@ -193,7 +194,7 @@ class Cache:
         return False
 
     def pull(self, folder: Path) -> bool:
-        """Fetch a folder if the bucket has it completely; return True if it is here now.
+        """Fetch a folder if the bucket has it completely; return True if it is now on the disk.
 
         Raises ``StorageError`` if it cannot be written here or the bucket refuses the request.
         """
@@ -236,7 +237,7 @@ class Cache:
         return True
 
     def fetch(self, path: Path) -> bool:
-        """Fetch a file if it is newer than the local one; return True if there is one here now."""
+        """Fetch a file if the bucket's is newer; return True if the local file exists then."""
         found, here = self.bucket.get(self.name(path)), path.exists()
         if found is None or (here and path.stat().st_mtime >= found.written.timestamp() - 1):
             return here
@@ -255,7 +256,7 @@ class Cache:
             self._queue.pop(self.name(path), None)
 
     def remove(self, path: Path) -> None:
-        """Remove a file here and, if the bucket answers, there."""
+        """Remove a local file and, if the bucket answers, its object."""
         self.forget(path)
         self._asked(lambda: self.bucket.remove(self.name(path)))
 
@@ -265,7 +266,7 @@ class Cache:
             pass
 
     def _trim(self) -> None:
-        """If local artifacts exceed the size limit, remove the oldest that the bucket has."""
+        """Remove the oldest artifacts that the bucket has, until the size limit is met."""
         if time.monotonic() - self._measured < RECENT_SECONDS / 10:
             return
         self._measured = time.monotonic()

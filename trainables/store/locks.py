@@ -20,16 +20,17 @@ from trainables.common.files import LOCK_MODE, permitted
 from trainables.common.pulse import beat
 from trainables.store.bucket import Bucket
 
-# A holder that is silent for so long counts as stopped: a scheduler may have ended its trial, and
-# its process keeps the lock until it gets another trial.
+# A holder without a sign of life for so long counts as stopped: a scheduler may have ended its
+# trial, and its process keeps the lock until it gets another trial.
 PATIENCE_SECONDS = 600.0
 
 
 class ArtifactLock(AbstractContextManager["ArtifactLock"]):
     """The lock of the process that computes an artifact, on a file that all nodes share.
 
-    As a context manager it waits until the lock is free. A holder that dies releases it. A silent
-    holder is ignored: computing a stage twice wastes time, but waiting forever is a deadlock.
+    As a context manager it waits until the lock is free. The lock of a process that dies is free.
+    ``take`` ignores a silent holder: computing a stage twice wastes time, but waiting forever is a
+    deadlock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,10 +79,10 @@ class Lease(AbstractContextManager["Lease"]):
     """The lock of a process that computes an artifact or runs a sweep, for users of one bucket.
 
     A thread renews the lease. Another process can take it once the holder has released it, died,
-    fallen silent, or not called ``keep`` for ``patience`` seconds; clocks of machines are never
-    compared. Writes are conditional, so that only one of two simultaneous ``take`` calls succeeds.
-    If the bucket does not answer, ``take`` succeeds (computing twice is better than a standstill),
-    but ``claim`` fails.
+    fallen silent, or not called ``keep`` for ``patience`` seconds; ``take`` never compares the
+    clocks of two machines. Writes are conditional, so that only one of two simultaneous calls of
+    ``take`` succeeds. If the bucket does not answer, ``take`` succeeds (computing twice is better
+    than a standstill), but ``claim`` fails.
 
     Args:
         bucket: The bucket of the lease.
@@ -129,7 +130,7 @@ class Lease(AbstractContextManager["Lease"]):
         """Take the lease, after waiting to see if the present holder is alive.
 
         Raises:
-            InputError: ``taken(holder)`` if it is.
+            InputError: ``taken(holder)``, if the present holder is alive.
             AwayError: If the bucket does not answer.
         """
         while not self.take():

@@ -1,4 +1,4 @@
-"""Computes jobs in a process with PyTorch and files only, for any executor."""
+"""Computes jobs for any executor, in a process that needs only PyTorch and files."""
 
 from trainables.worker._computations import Bench, Computation, stored_report
 from trainables.worker._inspection import Inspection, inspect_machine, remove_nonce, write_nonce

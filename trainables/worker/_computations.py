@@ -76,10 +76,11 @@ class Bench:
         storage: Root of the artifact store.
         sealed: Whether the process can never read test data.
         report_seconds: Epochs shorter than this are reported together.
-        checkpoint_seconds: Time between stored states of a stage; None for never.
-        logs: Folder of the jobs' logs; None for none.
-        plugins: Plugins with parts of the jobs.
-        code: ``code_files`` of the driver; other code computes nothing. None accepts any code.
+        checkpoint_seconds: Time between checkpoints of a stage; None for no checkpoints.
+        logs: Folder of the jobs' logs; None for no logs.
+        plugins: Plugins that jobs use.
+        code: ``code_files`` of the driver. If this process has different code, its jobs fail. None
+            accepts any code.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Bench:
         place = directory, self.device, self.processes
         if place not in self._tasks:
             if self.device.type != "cpu":
-                self._tasks.clear()  # A GPU's memory holds only the current task.
+                self._tasks.clear()  # Keep only the current task in the GPU's memory.
             data = self.open_data(directory)
             if self._sealed:
                 # Stored evaluations contain test labels as well.
@@ -148,7 +149,7 @@ class Bench:
         return self._tasks[place]
 
     def open_data(self, directory: str) -> PreparedData:
-        """Return prepared data; fetch them from the storage's bucket if missing."""
+        """Return prepared data; fetch the folder from the storage's bucket if it is missing."""
         self.store.fetch_folder(on_this_machine(Path(directory)))
         return PreparedData.open(directory)
 
@@ -178,7 +179,7 @@ class Computation(ABC):
         """Return the result of a finished job as fields of its last report."""
 
     def rest(self) -> None:  # noqa: B027
-        """Store the state for another process before a report of a running job."""
+        """Save the state for another process; called before each report of an unfinished job."""
 
     def ended(self, fault: Fault | None) -> None:  # noqa: B027
         """Clean up after a job that finished or failed."""
@@ -191,10 +192,10 @@ WAIT_SECONDS = 0.2  # Pause while another job computes the same stage.
 
 
 class StageComputation(Computation):
-    """Computes a stage, or takes its outcome from the store.
+    """Computes a stage, or uses its stored outcome.
 
-    The state of the stage is stored from time to time under the stage's key. So a stage resumes
-    after its process, node or driver died, in any trial or sweep that requests it.
+    Checkpoints are stored under the stage's key. If the process, node or driver dies, any trial or
+    sweep that requests the same stage resumes it.
     """
 
     def __init__(self, bench: Bench, job: Job, work: StageWork) -> None:
@@ -231,7 +232,7 @@ class StageComputation(Computation):
         return {"artifact": self._request.key()}
 
     def _begin(self) -> StageRun | None:
-        """Open the stage; None if another worker has computed it or is computing it now."""
+        """Open the stage; return None if another worker has computed it or is computing it."""
         data = self.bench.task(self._request.data, self._graph)
         lock = self.bench.store.lock(self._request.ref)
         if not lock.take():
@@ -309,16 +310,16 @@ def _recorded(found: Artifact, score: str) -> tuple[dict[str, float], list[Epoch
 
 
 def stored_report(store: ArtifactStore, job: Job) -> Report | None:
-    """Return the report on a job whose outcome is stored here, or None if a worker is needed.
+    """Return the report on a job whose outcome is stored locally, or None if a worker is needed.
 
-    When the first job of a pass ends, the outcomes of its other jobs are stored as well. Checking a
-    trained network takes too long for the loop that serves all jobs, so workers do it.
+    The first job of ``StageWork.together`` also stores the outcomes of the others. Outcomes of
+    ``train`` are left to workers: checking a network takes too long for the loop of all jobs.
     """
     work = job.work
     if not isinstance(work, StageWork) or work.request.stage == "train":
         return None
     ref = work.request.ref
-    # Do not fetch from a bucket, which takes time as well.
+    # Do not fetch from a bucket: this takes too long as well.
     if not store.holds(ref) or (found := store.find(ref)) is None:
         return None
     metrics, history = _recorded(found, work.score)
@@ -403,7 +404,7 @@ def chain_seconds(chain: Sequence[Artifact]) -> float | None:
 
 
 class FitComputation(Computation):
-    """Fits the calibrators of a job; one that cannot be fitted gets a reason and no metrics."""
+    """Fits a job's calibrators; those that cannot be fitted get a reason instead of metrics."""
 
     def __init__(self, bench: Bench, job: Job, work: FitWork) -> None:
         super().__init__(bench, f"{len(work.calibrators)} calibrators on {work.data}")

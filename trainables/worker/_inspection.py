@@ -29,7 +29,7 @@ class Inspection:
 
     host: str
     code: dict[str, str]  # See ``code_files``.
-    versions: dict[str, str]  # Versions of Python and of libraries that affect figures.
+    versions: dict[str, str]  # Versions of Python and of libraries that affect results.
     nonce: str  # Content of the nonce in the storage; empty if the machine cannot read it.
     gpus: dict[int, str]  # Faults of its GPUs, by number.
 
@@ -88,7 +88,7 @@ def remove_nonce(storage: Path, name: str) -> None:
 
 
 def _gpu_fault(number: int) -> str:
-    """Return the fault of a GPU; test it in a subprocess, because it may hang or break it."""
+    """Test a GPU and return its fault or ""; in a subprocess, which a bad GPU may hang or break."""
     # Ray hides GPUs from tasks that request none.
     plain = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     command = [sys.executable, "-c", PRODUCT, f"cuda:{number}"]

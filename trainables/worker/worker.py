@@ -49,7 +49,8 @@ class Worker:
     the executor ends this process, and another one resumes the job.
 
     Args:
-        node, gpu: The executor's names of the node and, if there is a single one, the GPU.
+        node, gpu: Names of the node and the GPU in the executor; ``gpu`` is empty for none or
+            several.
     """
 
     def __init__(self, bench: Bench, node: str = "", gpu: str = "") -> None:
@@ -129,7 +130,7 @@ class Worker:
         return report
 
     def _explain_retry(self, computation: Computation, fault: Fault) -> None:
-        """Add a message about a failure that is tried again."""
+        """Add a message if a job failed for a reason that allows another attempt."""
         if fault.kind == FaultKind.MACHINE:
             self._bench.notices.append(
                 f"{computation.what} failed because of machine {HOST}: {fault.reason}"
@@ -173,7 +174,7 @@ class Worker:
 
 
 class TrialLog(io.TextIOBase):
-    """Appends to a file, if given; after an error it reports that once and stops writing."""
+    """A log file, or none if ``path`` is None; stops after the first error, which it reports."""
 
     def __init__(self, path: Path | None, notice: Callable[[str], None]) -> None:
         self.path, self._notice, self._waiting = path, notice, ""

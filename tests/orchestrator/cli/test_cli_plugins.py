@@ -239,7 +239,7 @@ def test_a_range_that_holds_cross_entropy_is_noted(calsweep, empty_folder):
     (empty_folder / "mine.py").write_text(text.replace("high=1.0", "high=0.9"))
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     assert code == 0
-    assert "note    loss gce: No searched value makes it plain cross-entropy\n" in out
+    assert "note    loss gce: No searched value makes the loss plain cross-entropy\n" in out
     assert "        with q=0.0009 it is plain cross-entropy or a multiple of it, which a" in out
 
 
@@ -296,7 +296,7 @@ def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
     (empty_folder / "mine.py").write_text(text)
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     assert code == 1
-    assert "failed  calibrator floored: Rows become log-probabilities" in out
+    assert "failed  calibrator floored: Outputs are log-probabilities" in out
 
 
 @pytest.mark.parametrize(

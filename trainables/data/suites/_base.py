@@ -118,7 +118,7 @@ class Suite(ABC):
 
     @property
     def label(self) -> str:
-        """Return the prefix of its metrics, a name that every tracking server accepts."""
+        """Return the prefix of the suite's metrics, a name that every tracking server accepts."""
         return self.name
 
     def full_name(self) -> str:
@@ -184,7 +184,7 @@ def find_suite(name: str, root: Path | str) -> Suite:
 
 
 def suite_code(name: str) -> str | None:
-    """Return the hash of the code of the suite's plugin, or None for our own suites."""
+    """Return the hash of the code of the suite's plugin, or None for built-in suites."""
     return SUITES.code(_split(name)[0])
 
 
@@ -197,7 +197,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def suite_names() -> list[str]:
-    """Return every suite's name, sorted; forms with an argument as ``ood-npz:PATH``."""
+    """Return the sorted names of all suites; arguments are shown as in ``ood-npz:PATH``."""
     return sorted(name for entry in SUITES.names() for name in SUITES.get(entry).names(entry))
 
 

@@ -25,7 +25,7 @@ class OfficialCorruptions(CorruptionSuite):
         folder: The arrays' folder, below the root.
         address: Web page of the archive.
         archive: The archive's file name.
-        md5: Its checksum.
+        md5: The archive's checksum.
         classes: Class names of the clean data set.
         images: Images of one severity.
     """
@@ -108,7 +108,7 @@ class OfficialCorruptions(CorruptionSuite):
         return found
 
     def _provide(self, download: bool) -> None:
-        """Download and unpack the archive, as far as this was not done before."""
+        """Download the archive unless it exists, and unpack it unless the folder exists."""
         packed = Checked(self.root / self.archive, self.md5)
         if (self.root / self.folder).is_dir():
             return

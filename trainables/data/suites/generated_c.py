@@ -20,11 +20,11 @@ WITH_OWN_SEED = ("impulse_noise", "glass_blur")  # These do not use NumPy's glob
 class GeneratedCorruptions(CorruptionSuite):
     """The 15 corruptions of Hendrycks and Dietterich (ICLR 2019), made from a task's test images.
 
-    Use it if official arrays do not exist or are missing. ``imagecorruptions-imaug`` makes them
-    (``pip install 'calsweep[corruptions]'``), with the severities of ImageNet-C, so figures are not
-    comparable with published ones of CIFAR-10-C. An image's corruption depends only on its row in
-    the test set, the corruption and its severity. All of them take about 75 ms per image on one
-    core, once per task.
+    Use it if official arrays do not exist or are missing. ``imagecorruptions-imaug`` (``pip install
+    'calsweep[corruptions]'``) corrupts the images, with the severities of ImageNet-C, so results
+    are not comparable with published results on CIFAR-10-C. An image's corruption depends only on
+    its row in the test set, the corruption and its severity. All corruptions together take about 75
+    ms per image on one core, once per task.
     """
 
     def check(self, info: DatasetInfo) -> None:

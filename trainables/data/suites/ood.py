@@ -29,16 +29,16 @@ LONG_TAILS = (LongTailMixin, LongTailListsReader)
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """Return the area under the ROC curve, in [0, 1].
 
-    In-distribution is the positive class and should have the higher scores. The result is the
-    probability that a random in-distribution image scores above a random other image; ties count
-    one half. Chance is one half; inverting both score and positive class changes nothing.
+    In-distribution images are the positive class and should have the higher scores. The result is
+    the probability that a random in-distribution image scores above a random other image; ties
+    count one half. Chance is one half; inverting both score and positive class changes nothing.
 
     Args:
         inside: Scores of in-distribution images, (N,).
         outside: Scores of other images, (M,).
 
     Raises:
-        ValueError: If one is empty or has NaN.
+        ValueError: If a tensor is empty or has NaN.
     """
     _check(inside, outside)
     ordered = inside.sort().values
@@ -54,7 +54,8 @@ def fpr_at_tpr(inside: Tensor, outside: Tensor, tpr: float = 0.95) -> float:
     In-distribution is the positive class, as in Liang et al., Enhancing the reliability of
     out-of-distribution image detection, ICLR 2018; code with the opposite convention gives another
     number. The threshold is the highest that accepts at least the share ``tpr`` of in-distribution
-    images; the rate is the share of other images that it accepts. For the scores see ``auroc``.
+    images; the result is the share of other images that the threshold accepts. For the scores see
+    ``auroc``.
 
     Raises:
         ValueError: If scores are missing or NaN, or ``tpr`` is outside (0, 1].
@@ -97,7 +98,7 @@ class OodSuite(Suite):
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
-        """Return one name per data set of images; long-tailed ones repeat others' images."""
+        """Return a name per data set of images, except long-tailed ones, which repeat images."""
         readers = {name: SOURCES.get(name.partition(":")[0]) for name in source_names()}
         return [
             f"{entry}-{name}"
@@ -138,7 +139,7 @@ class OodSuite(Suite):
         return self.reader.test_paths()
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
-        """Return the one part, and the other data set's labels, which no metric uses."""
+        """Return the other data set's labels, which no metric uses, and its images as one part."""
         source = read_source(self.argument, self.root, download)
         if source.fingerprint == prepared.fingerprint:
             raise self.refuse(
@@ -152,7 +153,7 @@ class OodSuite(Suite):
         return kept.labels, [Part(PART, len(kept), blocks)]
 
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Return AUROC and FPR95 of the largest log-probabilities, and these for both sets."""
+        """Return AUROC and FPR95, and the largest log-probability of every image of both sets."""
         outside = outputs(data.values(PART)).double().amax(1)
         tensors = {"inside": clean.double().amax(1), "outside": outside}
         return self.figures(data, tensors, clean), tensors
