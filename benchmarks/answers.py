@@ -94,7 +94,7 @@ def pages(root: Path, times: int) -> list[str]:
             memory = psutil.Process(server.pid).memory_info().rss / 2**20
         finally:
             server.terminate()
-    return [*table(("page", "ms"), rows), "", f"The server takes {memory:.0f} MiB."]
+    return [*table(("page", "ms"), rows), "", f"The server uses {memory:.0f} MiB of memory."]
 
 
 if __name__ == "__main__":

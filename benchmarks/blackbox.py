@@ -102,14 +102,16 @@ def page(path: Path, out: Path | None) -> None:
         ("TPE", lambda seed: optuna.samplers.TPESampler(seed=seed)),
     ):
         clock, spent = searched(path, len(studies), names, sampler)
-        told = f"{clock:.1f} s ({spent:.1f} s of processor time)"
+        told = f"{clock:.1f} s ({spent:.1f} s of CPU time)"
         rows.append((f"{SEARCHES} searches of {TRIALS} trials, {label}", told))
     said = (
         f"[{path.name}]({path.name}): the searches of {', '.join(s['recipe'] for s in studies)} on "
-        f"`digits-noisy` with `convnet`, {runs} runs (trial and epoch) with predictions, "
+        f"`digits-noisy` with `convnet`, {runs} pairs of trial and epoch with predictions, "
         f"{path.stat().st_size / 1e6:.1f} MB."
     )
-    place = f"{setting('numpy', 'optuna')}; reader of {names['lines']} lines; load {load()}."
+    place = (
+        f"{setting('numpy', 'optuna')}; read with {names['lines']} lines of code; load {load()}."
+    )
     lines = [*table(["what", ""], rows, 2), "", said]
     publish("Does a blackbox file replay a search faithfully?", lines, place, out)
 

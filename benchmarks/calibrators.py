@@ -227,11 +227,14 @@ def large_page(wanted: argparse.Namespace, names: Sequence[str], place: str) -> 
         command = [str(wanted.peers), _calibrator_peers.__file__, "fit", str(file), str(ROWS // 2)]
         rows += [cost_row(name, [*command, name]) for name in names]
     said = (
-        f"Seconds of the processor; each in a process of its own, {LIMIT} s at most. Memory is the "
-        f"peak above the process with its logits (a copy is {LOGITS_KIB * 1024 / 1e6:.0f} MB)."
+        f"Seconds of CPU time, each recipe in its own process, at most {LIMIT} s. Memory is the "
+        "peak above a process that only has the logits, in copies of the logits "
+        f"({LOGITS_KIB * 1024 / 1e6:.0f} MB)."
     )
     lines = [*table(["recipe", "fit s", "apply s", "memory, copies"], rows), "", said]
-    question = f"What do calibrators take at {ROWS:,} rows and {CLASSES:,} classes?"
+    question = (
+        f"How much time and memory do calibrators need for {ROWS:,} rows and {CLASSES:,} classes?"
+    )
     publish(question, lines, place, wanted.out)
 
 
@@ -277,8 +280,8 @@ def few_page(wanted: argparse.Namespace, place: str) -> None:
                 shown = f"{nll:.4f}", f"{100 * ece:.2f}", f"{seconds:.2f}"
                 every.append([path.stem, count, name, *shown])
     said = (
-        f"NLL minus that of no calibration on {SCORED} rows that no fit has seen: means over "
-        f"{SPLITS} splits. `paper` is the published form where it is not the default."
+        f"NLL minus the NLL without calibration on {SCORED} rows that no fit has seen: means over "
+        f"{SPLITS} splits. `paper` is the published form if it is not the default."
     )
     lines = [
         *table(["calibrator", *heads], ([name, *row] for name, row in gains.items())),
@@ -286,7 +289,9 @@ def few_page(wanted: argparse.Namespace, place: str) -> None:
         said,
     ]
     files = {"": (("network", "rows", "calibrator", "NLL", "ECE %", "fit s"), every)}
-    publish("Is any calibrator worse than none on few rows?", lines, place, wanted.out, files)
+    publish(
+        "Is any calibrator worse than no calibration on few rows?", lines, place, wanted.out, files
+    )
 
 
 def few_column(

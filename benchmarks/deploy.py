@@ -48,7 +48,7 @@ SHOWN = (
     "lac_90_size",
 )
 SHOWN_OF_ROWS = METRICS.columns(SHOWN)
-QUESTION = "Do rankings of calibrators reverse between ECE, AUGRC and sizes of conformal sets?"
+QUESTION = "Do ECE, AUGRC and the size of conformal sets rank calibrators differently?"
 LEVEL = 0.05
 DETECTED = 0.8
 Rows = tuple[Tensor, Tensor]

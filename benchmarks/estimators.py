@@ -224,7 +224,7 @@ def main() -> None:
         f"{setting('torch')}; load average {load()}."
     )
     shown = [*table(*files[own[0]]), "", said]
-    question = "Which estimator of calibration error is nearest the truth?"
+    question = "Which estimator of calibration error is closest to the true error?"
     publish(question, shown, where, wanted.out, files)
 
 

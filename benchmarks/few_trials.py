@@ -477,8 +477,8 @@ def main() -> None:
     lines = [
         *table(columns, rows),
         "",
-        "Regret in test NLL after a temperature: of the choice of `prior`, and of the one of its",
-        "trials with the lowest validation NLL after a temperature:",
+        "Regret in test NLL after temperature scaling: of the choice of `prior`, and of its trial",
+        "with the lowest validation NLL after temperature scaling:",
         "",
         *table(["trials", "choice", "own choice"], joint(found)),
         "",
@@ -487,7 +487,7 @@ def main() -> None:
         *table(early, fidelity(boxes)),
         "",
         f"{len(boxes)} studies, {min(sizes)} to {max(sizes)} configurations each, {sum(sizes)} "
-        f"trainings; {ROWS} of {boxes[0].nll.shape[1]} validation rows a search.",
+        f"trainings; {ROWS} of {boxes[0].nll.shape[1]} validation rows per search.",
     ]
     place = f"{setting('numpy', 'optuna')}; load {load()}."
     if given.figure:

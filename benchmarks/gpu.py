@@ -55,11 +55,10 @@ RECIPE = {
     "augmentation": "crop-flip",
 }
 SAID = f"""\
-- *Rates*, of ResNet-50: images a second of short epochs of {STEPS} batches of {BATCH}, random crops
-  and flips, cross-entropy; medians with smallest and largest of {ROUNDS} rounds in turn. The engine
-  uses bfloat16 and channels last with images on the card; the plain loop a DataLoader with
-  {WORKERS} workers, float32 (TF32 convolutions) and a loss read back every step. *recorded* is
-  `graph: true`.
+- *Rates* of ResNet-50: epochs of {STEPS} batches of {BATCH}, random crops and flips, cross-entropy;
+  median, smallest and largest of {ROUNDS} rounds. The engine uses bfloat16, channels last and
+  images on the GPU. The plain loop uses a DataLoader with {WORKERS} workers and float32 (TF32
+  convolutions), and reads the loss after every step. *recorded* is the engine with `graph: true`.
 - *Heads*: one epoch of {HEADS} MaC-Cal heads on {ROWS:,} rows of {FEATURES:,} features and
   {CLASSES} classes, together and one by one.
 - *Trials* of `resnet18` on CIFAR-10 in one process, from the request until the artifact is stored.
@@ -130,7 +129,11 @@ def throughput(device: torch.device, effort: Effort) -> list[str]:
     for name, values in found.items():
         times = spread(list(np.asarray(values) / np.asarray(base))) if base else ""
         rows.append((name, spread(values), times))
-    return [*table(["ResNet-50", "images a second", "times the plain loop"], rows), "", *said]
+    return [
+        *table(["ResNet-50", "images per second", "relative to the plain loop"], rows),
+        "",
+        *said,
+    ]
 
 
 def _protocol(epochs: int) -> Protocol:
@@ -161,7 +164,7 @@ def heads(device: torch.device, effort: Effort) -> list[str]:
     taken["one by one"] *= HEADS / (HEADS - 1)
     ratio = taken["one by one"] / taken["together"]
     rows = [(name, f"{seconds:.3g}") for name, seconds in taken.items()]
-    return table([f"{HEADS} heads", "seconds an epoch"], [*rows, ("ratio", f"{ratio:.1f}")])
+    return table([f"{HEADS} heads", "seconds per epoch"], [*rows, ("ratio", f"{ratio:.1f}")])
 
 
 def dataset(data: Path) -> str:
@@ -236,7 +239,7 @@ def main() -> None:
         if not status.present:
             parser.error(f"--data: {status.detail}; {status.remedy}")
     if not torch.cuda.is_available():  # Asked without a CUDA context, which only parts need.
-        sys.exit("no card: torch sees no CUDA device here, so that nothing was measured")
+        sys.exit("nothing was measured: torch finds no CUDA device on this machine")
     if options.lines:
         text = "\n".join(measured(options, options.parts[0]))
         options.lines.write_text(text, encoding="utf-8")

@@ -70,15 +70,16 @@ SETTINGS = (
 )
 
 SAID = """\
-- 5 recipes x 8 metrics = 40 cells on the digits; limits {limits}. A month has 30 nights. Intervals
-  are exact Poisson and Wilson's, 95 %.
-- A: nights do not vary. B and C draw the arithmetic noise of other instruction sets every night, D
-  the whole noise of seeds. Half of the variance is common to all metrics of a recipe. Times: the
-  measured nights in blocks of three, and 2 % of noise of each cell (Student's t, 3 degrees).
-- *Caught*: the changed cell alone is in alarm on the second changed night, after {warm_up} nights.
-- Through `judge` itself, {nights} nights of B: {raised} nights with an alarm."""
+- 5 recipes x 8 metrics = 40 cells on the digits; limits {limits}. A month has 30 nights. The 95 %
+  intervals are exact Poisson and Wilson's.
+- A: nights do not vary. B and C draw the rounding noise of other instruction sets every night, D
+  the whole noise between seeds. Half of the variance is common to all metrics of a recipe. Times
+  are measured nights in blocks of three, plus 2 % noise per cell (Student's t, 3 degrees).
+- *Caught*: only the changed cell raises an alarm on the second changed night, after
+  {warm_up} nights.
+- `judge` itself raised an alarm on {raised} of {nights} nights of B."""
 ALARMS = ["setting", "histories x nights", "two nights", "steps"]
-ALARMS += ["false alarms a month", "suspicious nights a month"]
+ALARMS += ["false alarms per month", "suspicious nights per month"]
 CAUGHT = ("change", "setting", "noise of a night", "caught", "share")
 
 

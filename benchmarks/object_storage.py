@@ -126,8 +126,8 @@ def main() -> None:
     if sys.argv[3:]:
         DRIVERS[sys.argv[3]](sys.argv[4], count, os.urandom(size))
         return
-    lines = table(["driver", "round", "sent, s", "fetched, s", "own CPU, s"], rows(count, size))
-    place = f"{count} objects of {size} bytes, {LANES} lanes; {setting()}; load {load()}."
+    lines = table(["driver", "round", "upload, s", "download, s", "own CPU, s"], rows(count, size))
+    place = f"{count} objects of {size} bytes, {LANES} threads; {setting()}; load {load()}."
     publish("Which driver moves small objects to a bucket fastest?", lines, place, None)
 
 

@@ -27,7 +27,7 @@ from _servers import mlflow_server
 
 from orchestrator.cluster.local import join_cluster
 
-QUESTION = "What does a trial cost that computes nothing?"
+QUESTION = "How much time does a trial cost that computes nothing?"
 REPORTS, METRICS, PARAMETERS = 5, 15, 20
 FIGURES = {f"val_m{number}": 0.5 for number in range(METRICS - len(JUDGED))} | JUDGED
 SPACE = {f"p{number}": (0.0, 1.0) for number in range(PARAMETERS)}
@@ -212,9 +212,9 @@ def report(rows: list[Row], peer: float, peer_trials: int, out: Path | None) -> 
     columns = (
         "trials",
         "calsweep's search",
-        "calsweep until all is delivered",
+        "calsweep until all is in MLflow",
         f"function + OptunaSearch + MLflow callback (n = {peer_trials})",
-        "callback : delivered",
+        "callback / calsweep",
     )
     shown = [
         (
@@ -227,9 +227,9 @@ def report(rows: list[Row], peer: float, peer_trials: int, out: Path | None) -> 
         for trials, own, _ in rows
     ]
     said = (
-        f"{REPORTS} epochs x {METRICS} metrics and {PARAMETERS} parameters a trial, two trials at "
-        "once, MLflow server over HTTP on the same machine. Seconds a trial; ours hands over "
-        "short epochs together, in one call, as its trials do."
+        f"A trial has {REPORTS} epochs x {METRICS} metrics and {PARAMETERS} parameters; two run at "
+        "once; the MLflow server is reached over HTTP on the same machine. Times are seconds per "
+        "trial. calsweep reports short epochs in one call, as in its real trials."
     )
     files = {"-tune": _tune_table(rows), "-growth": _growth_table(rows)}
     place = f"{setting('ray', 'optuna', 'mlflow')}."

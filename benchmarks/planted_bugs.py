@@ -106,9 +106,9 @@ def page(outcomes: list[Outcome], seconds: float, out: Path | None) -> None:
     ran = [one for one in outcomes if one.how != GONE]
     found = sum(one.how == FOUND for one in ran)
     said = (
-        f"**{found} of {len(ran)} are found** by the test that found them first, or, where it is "
-        f"gone, by the tests of its folder. {len(outcomes) - len(ran)} more were drawn whose code "
-        "is gone."
+        f"**{found} of {len(ran)} are found** by the test that first found the bug or, if it was "
+        f"removed, by the tests of its folder. The code of {len(outcomes) - len(ran)} more drawn "
+        "bugs no longer exists."
     )
     rounds = Counter(one.bug["round"] for one in ran)
     hits = Counter(one.bug["round"] for one in ran if one.how == FOUND)
@@ -118,7 +118,7 @@ def page(outcomes: list[Outcome], seconds: float, out: Path | None) -> None:
         lines = [(o.bug["file"], o.bug["function"], o.bug["noticed"], o.how) for o in others]
         files["-others"] = ("file", "function", "a user would notice", "how it ended"), lines
     place = f"{setting()}; one run, {seconds / 60:.0f} minutes."
-    publish("Are the stored bugs still found?", [said], place, out, files)
+    publish("Do the tests still find the stored bugs?", [said], place, out, files)
 
 
 def tell(outcome: Outcome) -> Outcome:

@@ -67,7 +67,7 @@ def measure(root: Path) -> list[str]:
         longest = (f"{max(part):.0f}" for part in (taken[:RECIPES], taken[RECIPES:]))
         lines.append((page.format("N"), *longest))
     grown = (psutil.Process().memory_info().rss - before) / 2**20
-    heads = ("page", "longest of the first visits, ms", "longest of the later ones, ms")
+    heads = ("page", "slowest first visit, ms", "slowest later visit, ms")
     return [*table(heads, lines), "", f"The server's memory grew by {grown:.0f} MiB."]
 
 
@@ -76,4 +76,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
         place = f"{ROWS:,} rows, {CLASSES} classes, {RECIPES} recipes; {setting('torch', 'numpy')}."
-        publish("How fast are the rows behind a figure?", measure(Path(folder)), place, given.out)
+        publish(
+            "How fast are the pages that list test rows?", measure(Path(folder)), place, given.out
+        )

@@ -45,7 +45,7 @@ from trainables.methods import method_names
 from trainables.metrics import calibration_report, evaluation_report
 from trainables.store.artifacts import ArtifactStore, stage_key
 
-QUESTION = "What does a sweep of many thousand trials take?"
+QUESTION = "How much time and memory does a sweep of many thousand trials need?"
 EPOCHS = 3
 SECONDS = 60.0  # Virtual, of an epoch, on average.
 CLASSES, OUTPUTS = 10, 64
@@ -350,17 +350,17 @@ def measure(wanted: argparse.Namespace) -> None:
         plan = make_plan(spec)
         started = time.perf_counter()
         parts = [
-            run_part("to an interruption in the middle", spec, wanted.slots, plan.trials // 2),
+            run_part("until it is interrupted halfway", spec, wanted.slots, plan.trials // 2),
             run_part("resumed, to the end", spec, wanted.slots, None),
-            run_part("run again when all is done", spec, wanted.slots, None),
+            run_part("run again after the end", spec, wanted.slots, None),
         ]
         whole = time.perf_counter() - started
         commands = [(command, *asked(folder, command)) for command in wanted.commands]
         journal = (folder / "storage/sweeps/scale/journal.jsonl").stat().st_size / 1e6
     place = (
         f"{len(list(plan))} studies, {plan.trials} trials, {wanted.slots} at once; "
-        f"{setting('torch', 'optuna')}; load average {load()}; {whole:.0f} s in all; "
-        f"the journal has {journal:.0f} MB."
+        f"{setting('torch', 'optuna')}; load average {load()}; {whole:.0f} s in total; "
+        f"the journal takes {journal:.0f} MB."
     )
     asking = [(f"`{c}`", f"{w:.1f}", f"{cpu:.1f}", f"{mb:.0f}") for c, w, cpu, mb in commands]
     files = {"-commands": (("command", "seconds", "of the processor", "most memory, MB"), asking)}
@@ -368,12 +368,12 @@ def measure(wanted: argparse.Namespace) -> None:
 
 
 def _parts_table(parts: list[Part]) -> list[str]:
-    columns = ["part", "trials and measurements", "ms of the driver's CPU each", "of it Optuna's"]
+    columns = ["part", "trials and measurements", "ms of the driver's CPU each", "of which Optuna"]
     columns += [
-        "longest step, s: next",
-        "take",
+        "longest call, s: choose the next job",
+        "process a report",
         "seconds until the first job",
-        "the driver grew, MB",
+        "growth of the driver, MB",
     ]
     rows = [
         (

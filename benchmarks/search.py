@@ -102,11 +102,11 @@ def main() -> None:
     lines = [
         *table([columns[1 + place] for place in SHOWN], ([r[n] for n in SHOWN] for r in shown)),
         "",
-        f"Searches a strategy: {listing}; distance {100 * mean(found, 'distance'):.1f} %.",
+        f"Searches per strategy: {listing}; distance {100 * mean(found, 'distance'):.1f} %.",
     ]
     files = {"-strategies": (columns, every)}
     place = f"{setting('torch', 'optuna')}."
-    publish("Which objective and rule of a search choose best?", lines, place, given.out, files)
+    publish("Which objective and which rule should a search use?", lines, place, given.out, files)
 
 
 def replayed(

@@ -239,7 +239,7 @@ def main() -> None:
         columns = ["boards of", "boards", "with a false difference, %", "true differences found, %"]
         rows = _error_rates(wanted.boards)
     else:
-        question = "How many seeds or rows does telling the two best apart need?"
+        question = "How many seeds or rows separate the two best recipes?"
         columns, rows = ["said", "cases", "right, %"], _needs_rows(wanted.boards)
     lines = table(columns, rows)
     place = f"{setting('torch', 'numpy')}; {time.perf_counter() - began:.0f} s."

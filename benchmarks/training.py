@@ -27,13 +27,13 @@ from trainables.stages.protocols import Protocol
 
 ENGINE, LOOP = "our engine", "plain loop"
 
-COLUMNS = ("", "images a second", "by CPU time")
+COLUMNS = ("", "images per second", "per second of CPU time")
 SAID = """\
 Both train the same network from the same weights with cross-entropy and SGD on random crops and
-flips. The plain loop has a DataLoader whose workers augment PIL images, float32 and a loss read
-back every step. They run in turn, a short epoch each a round. *images a second* is the median of
-the rounds with half the interquartile range; *ratio* is the median over rounds with smallest and
-largest; *by CPU time* counts seconds of a processor."""
+flips. The plain loop uses float32 and a DataLoader whose workers augment PIL images, and reads the
+loss after every step. The two alternate, with a short epoch each per round. *Images per second*
+are medians over rounds ± half the interquartile range; *ratio* is the median over rounds (smallest
+to largest)."""
 
 
 @dataclass
@@ -139,7 +139,7 @@ def main() -> None:
         shape,
         SAID,
         "",
-        f"`imagenet` decodes {crops_a_second():.0f} crops of 224 pixels a second of a processor.",
+        f"`imagenet` decodes {crops_a_second():.0f} crops of 224 pixels per second of CPU time.",
     ]
     question = f"How fast does the engine train on {wanted.device}?"
     publish(question, lines, f"{describe(device)}.", wanted.out)

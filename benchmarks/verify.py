@@ -114,12 +114,12 @@ def attempt(seed: int, package: Path, folder: Path) -> Attempt:
 def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
     """Yield the lines of the page."""
     mean = sum(one.seconds for one in honest) / len(honest)
-    yield "# Packages verified"
+    yield "# Does `verify` refuse frauds and accept honest packages?"
     yield ""
     yield (
         f"{setting('torch', 'optuna', 'numpy')}; "
         f"`python benchmarks/verify.py --count {len(honest)}`, one run; load averages "
-        f"{load()}. Every package is that of a sweep of its own on the "
+        f"{load()}. Every package is of its own sweep on the "
         "digits with a suite of other images, drawn by a seed."
     )
     yield ""
@@ -146,9 +146,9 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
             yield f"| {own[0].says} | {len(own)} | {' | '.join(str(n or '') for n in steps)} |"
     yield ""
     yield (
-        "Most are made by this program: figures, checksums and metadata agree with the fraud. "
-        f"A share of {SHARE:g} computes one or two trials of these small packages again, "
-        "so the last step mostly finds frauds that only training shows."
+        "Most are made by this program, so that figures, checksums and metadata agree with the "
+        f"fraud. A share of {SHARE:g} computes one or two trials of these small packages again, "
+        "so mostly the last step finds frauds that only training shows."
     )
 
 
