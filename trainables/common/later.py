@@ -1,6 +1,6 @@
 """Imports PyTorch and Optuna when they are first used.
 
-Commands that compute nothing import modules such as ``trainables.metrics`` without waiting for them.
+Commands that compute nothing then start without them.
 
 Such a module has ``from trainables.common.later import Tensor, torch`` instead of its own imports.
 Its module-level code, such as defaults and base classes, must not use them.
