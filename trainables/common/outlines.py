@@ -23,7 +23,7 @@ SLOW = ("torch", "torchvision", "timm", "sklearn", "safetensors", "trainables.me
 
 outlining: ContextVar[bool] = ContextVar("outlining", default=False)
 """Whether code runs with placeholders for PyTorch."""
-OUTLINE = "outline:"  # Prefix of the modules' names.
+OUTLINE = "outline:"  # Prefix of the names of modules that were executed without PyTorch.
 _lock = RLock()  # The server of pages uses several threads.
 
 
@@ -80,7 +80,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def outlined(build: Callable[[], T]) -> T:
-    """Return ``build()`` without PyTorch, or with it if the classes need it."""
+    """Return ``build()``, executed without PyTorch unless the classes need it."""
     try:
         with _without_torch():
             return build()

@@ -44,7 +44,7 @@ PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5, *LOGS)
 TORCH_ENDINGS = (".pt", ".pth")
-MOST_ABSENT = 2  # If more columns have no label, they are probably rare classes.
+MOST_ABSENT = 2  # If more classes have no row, they are probably just rare.
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
 TORCH_SAVED = (
     "saved by torch.save; save arrays instead: "
@@ -319,7 +319,7 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Note if one or two columns are classes that no row has as label; they may be no classes."""
+    """Note one or two classes that are no row's label: their columns may not be scores."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " and ".join(map(repr, absent))
@@ -419,7 +419,7 @@ def _is_torch_saved(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())
     except zipfile.BadZipFile:
-        return False  # Its reader reports the damage.
+        return False  # The reader of its format reports the damage.
 
 
 def _pair(path: Path, content: Any) -> tuple[Any, Any]:

@@ -152,7 +152,7 @@ class TextsReader(OutlinedReader):
 class TextReader(PathReader, TextsReader):
     """``text:PATH``: rows with ``text`` and ``label``, or folders of files; docs/data.md."""
 
-    edition = 1  # Labels may be names of classes.
+    edition = 1  # Since 1, labels may be names of classes.
 
 
 def _is_text(path: Path) -> bool:

@@ -38,7 +38,7 @@ class GeneratedCorruptions(CorruptionSuite):
             )
         try:
             importlib.import_module("imagecorruptions")
-        # OpenCV raises it as well if it misses a system library.
+        # OpenCV also raises ``ImportError`` if a system library is missing.
         except ImportError as error:
             remedy = "pip install 'calsweep[corruptions]'"
             raise self.refuse(f"needs {LIBRARY} ({error}): {remedy}") from error
