@@ -103,8 +103,9 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
       ``prob_CLASS`` per class, or a list per row in ``logits`` or ``probs``.
     - ``.p``, ``.pkl``, ``.pickle``: ``((validation scores, labels), (test scores, labels))`` as in
       the NN_calibration collection; the unpickler accepts NumPy arrays only.
-    - ``.h5``, ``.hdf5``: CalArena's ``{dataset}/{model}/{probas_cal, labels_cal, probas_test,
-      labels_test}``, written ``PATH:dataset/model`` unless the file has only one set.
+    - ``.h5``, ``.hdf5``: the groups ``{dataset}/{model}`` of CalArena with the arrays
+      ``probas_cal``, ``labels_cal``, ``probas_test`` and ``labels_test``. The path is
+      ``PATH:dataset/model`` if the file has more than one group.
     - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and Inspect AI; see ``read_answers``.
 
     Probabilities become logarithms; 0 counts as the smallest normal number of its precision. Rows

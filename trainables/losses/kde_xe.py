@@ -141,7 +141,7 @@ def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -
 def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return two factors, (K, N, 3) and (K, 3, N), of the log kernel.
 
-    It is log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N).
+    The log kernel is log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N).
     """
     rest = (1 - probs).clamp(min=_MARGIN)
     first, second = probs / bandwidth, rest / bandwidth
@@ -155,8 +155,8 @@ def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Ten
 class _Weights(torch.autograd.Function):
     """The share of each other row j in the density at row i, (N, N).
 
-    Rows sum to 1, or to less if the log of the density is below ``bound``, which then replaces it;
-    to 0 if no other row is valid.
+    Rows sum to 1 with two exceptions. If the log of the density is below ``bound``, the bound
+    replaces it and the sum is less than 1. If no other row is valid, the sum is 0.
     """
 
     @staticmethod

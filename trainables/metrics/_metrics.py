@@ -31,7 +31,7 @@ class Metric:
         name: The name in reports, journals and tables.
         label: The name in headings.
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for other
-            figures of evaluations, ``pixels`` for pixels only, ``suite`` if a suite computes it,
+            metrics of evaluations, ``pixels`` for pixels only, ``suite`` if a suite computes it,
             ``search`` for validation rows on request, ``plugin`` if a plugin computes it from
             validation and test rows, ``rows`` if it is computed from stored rows on request and
             not part of a stored evaluation.
