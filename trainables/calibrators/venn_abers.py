@@ -42,7 +42,7 @@ class VennAbersCalibration(CurveCalibrator):
     def _map(self, probabilities: Tensor) -> Tensor:
         wanted = probabilities.T.cpu().contiguous()
         before, behind = (torch.searchsorted(self.scores, wanted, right=r) for r in (False, True))
-        # A hit joins equal scores from the left, a miss from the right.
+        # An added hit is placed before the rows of equal score, an added miss after them.
         hit, miss = self.as_hit.gather(1, before), self.as_miss.gather(1, behind)
         return (hit / (1 - miss + hit)).T.to(probabilities.device)
 

@@ -108,7 +108,7 @@ class LogitScale:
 
     @property
     def depth(self) -> float:
-        """Return the smallest distance of a masked logit from the row's largest."""
+        """Return the smallest distance of a masked logit from its row's largest logit."""
         return max(MASK_DEPTH, DEEPER * self.typical)
 
     def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -108,7 +108,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _outline(name: str) -> ModuleType:
-    """Execute a module of a room without PyTorch, once, and return it."""
+    """Execute a module of a package without PyTorch, once, and return it."""
     if (known := sys.modules.get(OUTLINE + name)) is not None:
         return known
     path = Path(__file__).parents[1].joinpath(*name.split(".")[1:])

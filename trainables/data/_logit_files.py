@@ -328,7 +328,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names, but not names of columns (one-hot rows become those)."""
+    """Return True if labels are names, except names of columns, which one-hot rows become."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 

@@ -99,7 +99,7 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     def _others(self, distances: Tensor) -> Tensor:
         """Return the sum of penalties of the other classes, (N,), given their distances (N, K)."""
         amounts = self._amount(distances)
-        if self.parts == "adaptive-only":  # Only here would a distance of 0 have a penalty.
+        if self.parts == "adaptive-only":  # With other parts, a distance of 0 has no penalty.
             amounts = amounts.where(distances > 0, 0)
         return amounts.sum(dim=1)
 

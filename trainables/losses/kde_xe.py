@@ -23,7 +23,7 @@ _BOUNDED_CLASSES = 60
 _LOG_DENSITY_BOUND = math.log(1e-10)
 # Replaces log 0; finite, so that a row with only masked entries does not give NaN.
 _MASKED = -1e30
-# Below the log of every density that is a sum over at least one row.
+# A lower log of a density means that the density is a sum over no row.
 _NO_DENSITY = _MASKED / 2
 # Largest number of elements of a temporary tensor: on a CPU for several bandwidths and for several
 # classes (to fit its cache), and on a GPU for both (for few kernel launches).

@@ -158,7 +158,7 @@ _ALL = (
     Metric("smooth_ece", "smooth ECE", source="test"),
     *(metric.floor() for metric in _REPORTED if metric.floored),
     Metric("miou", "mIoU", source="pixels", better="higher", absolute=0.005),
-    # For a single class, as CLASS/iou.
+    # The IoU of a single class, reported as CLASS/iou.
     Metric("iou", "IoU", source="pixels", better="higher"),
     # The NLL after temperature scaling: see ``trainables.calibrators.nll_after_ts_terms``.
     Metric(
@@ -263,7 +263,7 @@ class Metrics(Catalogue[Metric]):
         return None if found is None or found.source == "rows" else found
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Return those of the names whose metrics are computed from stored rows."""
+        """Return the names, among ``names``, of metrics that are computed from stored rows."""
         return [n for n in names if n in self._entries and self[n].source == "rows"]
 
     def described(self) -> dict[str, dict[str, Any]]:

@@ -58,7 +58,7 @@ def smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
 
 
 def _bandwidth(error_at: Callable[[float], float]) -> float:
-    if error_at(1 / GRID) <= 1 / GRID:  # Too small for the cells to resolve.
+    if error_at(1 / GRID) <= 1 / GRID:  # The cells cannot resolve a smaller error.
         return 1 / GRID
     return float(scipy.optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
 

@@ -252,7 +252,7 @@ def _import_file(source: Source) -> None:
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(source.root)
     try:
-        # Run exactly the source that was hashed: Python's bytecode cache compares whole seconds.
+        # Execute the source that was hashed: bytecode caches compare times only to the second.
         exec(compile(source.files[source.root.name], source.root, "exec"), vars(module))  # noqa: S102
     except BaseException:
         del sys.modules[name]

@@ -217,7 +217,7 @@ def evaluate_on_test(
             labels = torch.from_numpy(test.labels.copy())
             measured = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
-            if not prepared.info.inputs.trains:  # Given logits: seeds may have other test rows.
+            if not prepared.info.inputs.trains:  # The seed may select the test rows.
                 tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())
         else:
             outputs = pixel_outputs(store, ref, prepared.info, device)
