@@ -28,7 +28,7 @@ LAYOUT = (
     "use JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
     "two of these, PATH/train and PATH/test, or one UTF-8 file per text, PATH/<class>/<file>"
 )
-SHOWN = 40  # Characters of a wrong value in a message.
+SHOWN = 40  # Maximum number of characters of a wrong value in a message.
 
 
 class TextsReader(OutlinedReader):
