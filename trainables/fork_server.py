@@ -26,7 +26,7 @@ def start_fork_server() -> None:
 
 
 def _end() -> None:
-    """Kill the server: if still importing, it would keep this program's output open for seconds."""
+    """Kill the server: while it starts, it would keep this program's output open for seconds."""
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

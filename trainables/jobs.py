@@ -96,7 +96,7 @@ class Job:
     number: int  # Within the group.
     work: StageWork | TestWork | FitWork
     cpus: float = 1  # Number of threads.
-    gpus: float = 0.0  # A fraction also limits its memory; 0 is the CPU.
+    gpus: float = 0.0  # Number of GPUs; a fraction also limits the memory, 0 means the CPU.
     processes: int = 1  # Number of processes that train its network together.
     deterministic: bool = False
     graph: bool = False

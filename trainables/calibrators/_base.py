@@ -75,10 +75,10 @@ class Calibrator(CheckedFields, ABC):
     Attributes:
         name: The name in recipes.
         takes_objective: Whether the fitting objective can be chosen.
-        preserves_accuracy: Whether the first largest entry of every row is kept; if this depends on
-            an argument, the instance has its own value.
+        preserves_accuracy: Whether the first largest entry of every row stays the first largest. If
+            this depends on an argument, the instance has its own value.
         fits_on_training: Whether it is fitted on the network's training rows, as in some papers,
-            instead of held-out rows; this may depend on an argument as well.
+            instead of held-out rows. This may depend on an argument as well.
         transfers: Whether a fitted calibrator applies to rows with another number of classes.
         report: The report of the fit; None before the fit.
         num_classes: K of the fitting rows; 0 before the fit.
@@ -263,9 +263,9 @@ class ObjectiveCalibrator(Calibrator):
     """A calibrator that is fitted with any fitting objective.
 
     Attributes:
-        objective: The fit minimises it; ``ce`` by default.
-        objective_name: Its name.
-        objective_parameters: Its hyper-parameters.
+        objective: The objective that the fit minimises; ``ce`` by default.
+        objective_name: The objective's name.
+        objective_parameters: The objective's hyper-parameters.
     """
 
     objective: Objective = field(init=False)
@@ -335,9 +335,9 @@ def first_argmax(rows: Tensor) -> Tensor:
 def keep_argmax(before: Tensor, after: Tensor) -> Tensor:
     """Return ``after``, corrected such that its first largest entries are those of ``before``.
 
-    Rounding can make entries of a monotone map equal. Entries before the winner that reach it are
-    lowered by a few units in the last place, enough to keep the order after exponentiation; entries
-    behind it are limited to the winner.
+    Rounding can make entries of a monotone map equal. Entries before the winner that are not
+    smaller are lowered to a few units in the last place below the winner, enough to keep the order
+    after exponentiation. Entries after the winner are limited to its value.
     """
     winner = first_argmax(before).unsqueeze(1)
     top = after.gather(1, winner)

@@ -116,7 +116,7 @@ def residuals_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_gradients(objective: Objective, terms: RowTerms) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the loss of each row and its derivative by each of the three row terms."""
+    """Return each row's loss and its derivatives by ``log_p``, ``mean_log_p`` and ``sum_p2``."""
     with torch.enable_grad():
         log_p, mean_log_p, sum_p2 = leaves = [
             term.detach().requires_grad_() for term in (terms.log_p, terms.mean_log_p, terms.sum_p2)
@@ -168,14 +168,15 @@ class WeightedLoss(ABC):
         return self.objective.row_weights(losses, self.labels, self.logits.shape[1])
 
     def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
-        """Give an adaptive objective the losses before and after the released first step.
+        """Give an adaptive objective the losses before and after the first step of released code.
 
-        This is a step of LBFGS: 0.02 times the gradient, which is first scaled to an absolute sum
-        of at most 1.
+        This code takes a step of LBFGS: 0.02 times the gradient, after scaling the gradient to an
+        absolute sum of at most 1.
 
         Args:
-            start: The single tensor of which the loss is a function.
-            after_step: Returns the tensor after the step, given ones minus the step.
+            start: The only parameter of the loss, at its initial value.
+            after_step: Returns this parameter after the step, given a tensor of ones minus the
+                step.
         """
         if not self.objective.adaptive:
             return

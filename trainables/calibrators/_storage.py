@@ -112,6 +112,6 @@ def _described(calibrator: Calibrator) -> dict[str, Any]:
         "num_classes": calibrator.num_classes,
         "summary": calibrator.summary(),
         "learned": chosen.objective.state() if chosen else {},
-        # JSON has no NaN (the only value that does not equal itself).
+        # JSON has no NaN, the only value for which v != v.
         "report": {k: v if v == v else None for k, v in vars(report).items()} if report else {},
     }

@@ -27,7 +27,7 @@ class MetaAccuracy(MetaCalibrator):
 
     Args:
         accuracy: Target accuracy of the kept rows, in (0, 1). If all rows together reach it, none
-            is rejected; if no bin of rows reaches it, the fit raises an error.
+            is rejected; if no bin reaches it, the fit raises an error.
         seed: Selects the rows for the threshold.
     """
 

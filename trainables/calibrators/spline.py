@@ -21,13 +21,14 @@ class SplineCalibration(MixedCalibrator):
     """Takes the accuracy at each confidence from a spline of the cumulative accuracy.
 
     Gupta et al., Calibration of neural networks using splines, ICLR 2021. Rows are ordered by
-    confidence; a natural cubic spline is fitted by least squares to the share of all rows that are
-    right and not more confident; its slope at a row's rank is the calibrated confidence, at least
-    1 / K. (The released code fits the difference of cumulative accuracy and confidence and adds the
-    confidence afterwards.) The other classes share the rest in their old proportions. If one of
-    them would exceed the predicted class, they are evened out just enough to keep accuracy. Only
-    the top label is calibrated: do not use it if the other probabilities matter. With fewer rows
-    than knots, the least-squares solution with the smallest norm is used.
+    confidence. At each row's rank, the share of all rows that are right and not more confident is
+    computed, and a natural cubic spline is fitted to these shares by least squares. The spline's
+    slope at a row's rank is the calibrated confidence, at least 1 / K. (The released code fits the
+    difference of cumulative accuracy and confidence and adds the confidence afterwards.) The other
+    classes share the rest in their old proportions. If one of them would exceed the predicted
+    class, they are evened out just enough to keep accuracy. Only the top label is calibrated: do
+    not use it if the other probabilities matter. With fewer rows than knots, the least-squares
+    solution with the smallest norm is used. See ``MixedCalibrator`` for ``variant``.
 
     Args:
         knots: Number of knots of the spline, evenly spaced in rank, at least 3.

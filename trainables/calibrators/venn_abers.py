@@ -18,8 +18,8 @@ class VennAbersCalibration(CurveCalibrator):
 
     Inductive Venn-Abers predictors: Vovk et al., Large-scale probabilistic predictors with and
     without guarantees of validity, NeurIPS 2015. Each class is calibrated against the rest; the two
-    values p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. Accuracy may change. It
-    stores three numbers for each fitting row and class, so do not use it if there are many of both.
+    values p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. Accuracy may change. The
+    calibrator stores three numbers per fitting row and class, so do not use it if both are many.
     See ``MixedCalibrator`` for ``variant``.
     """
 
@@ -42,7 +42,7 @@ class VennAbersCalibration(CurveCalibrator):
     def _map(self, probabilities: Tensor) -> Tensor:
         wanted = probabilities.T.cpu().contiguous()
         before, behind = (torch.searchsorted(self.scores, wanted, right=r) for r in (False, True))
-        # A hit joins equal scores from the left, a miss from the right.
+        # An added hit is placed before the rows of equal score, an added miss after them.
         hit, miss = self.as_hit.gather(1, before), self.as_miss.gather(1, behind)
         return (hit / (1 - miss + hit)).T.to(probabilities.device)
 
@@ -54,10 +54,10 @@ class VennAbersCalibration(CurveCalibrator):
 def added_values(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the isotonic values of a row added at each place, as hit and as miss, (N + 1,) each.
 
-    ``hits`` (N,) are in the order of the scores. By the max-min formula the value is ``max_a
-    min_b`` of the share of hits from a to b around the place. The best stretches begin at a hit or
-    the added row, and end before a hit or at the last row; so all places between two hits share
-    most of the work.
+    ``hits`` (N,) are in the order of the scores. By the max-min formula, the value is the maximum
+    over a of the minimum over b of the share of hits in the rows a to b around the place. The best
+    stretches begin at a hit or the added row, and end before a hit or at the last row. So all
+    places between two hits share most of the work.
     """
     places = np.flatnonzero(hits)
     total, count = len(places), len(hits)

@@ -1,1 +1,1 @@
-"""Tools that every other room of trainables uses."""
+"""Tools that all packages of trainables use."""

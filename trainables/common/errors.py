@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 
-LONGEST = 300  # Characters of a message.
+LONGEST = 300  # Maximum number of characters in a message.
 GAP = " ... "
 # A list in a message. It may be shortened already, if the message contains another message.
 ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"

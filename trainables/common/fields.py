@@ -27,7 +27,7 @@ def check_number(
     """Return ``value`` as a float if it is between the limits; an infinite limit is open.
 
     Raises:
-        ValueError: Otherwise, such as ``gamma=-1.0 is outside [0, inf)``.
+        ValueError: If it is not, for example ``gamma=-1.0 is outside [0, inf)``.
     """
     left = "(" if open_low or math.isinf(low) else "["
     right = ")" if open_high or math.isinf(high) else "]"
@@ -137,5 +137,5 @@ class CheckedFields:
                 variants, default = item.metadata["variants"], item.metadata["default"]
                 value = variants.get(getattr(self, "variant", None), default)
             if "check" in item.metadata and not (value is None and item.default is None):
-                # Not setattr, which a frozen class refuses.
+                # A frozen class refuses setattr.
                 object.__setattr__(self, item.name, item.metadata["check"](item.name, value))

@@ -171,7 +171,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def open_inside(path: Path, folder: Path) -> BinaryIO:
-    """Open a regular file; raise ``OSError`` if links lead to a place outside of the folder."""
+    """Open a regular file in a folder; raise ``OSError`` for others, also if links lead outside."""
     real = path.resolve(strict=True)
     if not is_inside(real, folder):
         raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))

@@ -17,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class AwayError(InputError):
-    """The Hub does not answer now; a copy downloaded before may be used."""
+    """The Hub does not answer now; callers may use a copy that was downloaded before."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class LogitScale:
 
     @property
     def depth(self) -> float:
-        """Return the smallest distance of a masked logit from the row's largest."""
+        """Return the smallest distance of a masked logit from its row's largest logit."""
         return max(MASK_DEPTH, DEEPER * self.typical)
 
     def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -124,20 +124,20 @@ class LogitScale:
 
 
 def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
-    """Return True for each masked one of logits (N, K), or None if none is masked."""
+    """Return a boolean mask (N, K) of the masked logits (N, K), or None if there are none."""
     if not _wide(logits, depth):
         return None
     return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
 
 
 def masked_labels(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the indices (M,) of rows of logits (N, K) whose label, in (N,), is a masked class."""
+    """Return the indices (M,) of the rows (N, K) whose label (N,) is a masked class."""
     gaps = logits.amax(1) - logits.gather(1, labels.unsqueeze(1)).squeeze(1)
     return (gaps > LogitScale.of(logits).depth).nonzero().squeeze(1)
 
 
 def masked_classes(logits: Tensor, depth: float = MASK_DEPTH) -> Tensor:
-    """Return True for each masked one of logits (N, K), without waiting for the device."""
+    """Return a boolean mask (N, K) of the masked logits (N, K), without waiting for the device."""
     return logits.amax(1, keepdim=True) - logits > depth
 
 

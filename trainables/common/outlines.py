@@ -23,7 +23,7 @@ SLOW = ("torch", "torchvision", "timm", "sklearn", "safetensors", "trainables.me
 
 outlining: ContextVar[bool] = ContextVar("outlining", default=False)
 """Whether code runs with placeholders for PyTorch."""
-OUTLINE = "outline:"  # Prefix of the modules' names.
+OUTLINE = "outline:"  # Prefix of the names of modules that were executed without PyTorch.
 _lock = RLock()  # The server of pages uses several threads.
 
 
@@ -80,7 +80,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def outlined(build: Callable[[], T]) -> T:
-    """Return ``build()`` without PyTorch, or with it if the classes need it."""
+    """Return ``build()``, executed without PyTorch unless the classes need it."""
     try:
         with _without_torch():
             return build()
@@ -108,7 +108,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _outline(name: str) -> ModuleType:
-    """Execute a module of a room without PyTorch, once, and return it."""
+    """Execute a module of a package without PyTorch, once, and return it."""
     if (known := sys.modules.get(OUTLINE + name)) is not None:
         return known
     path = Path(__file__).parents[1].joinpath(*name.split(".")[1:])

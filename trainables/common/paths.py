@@ -126,7 +126,7 @@ BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-
 IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login (with : and @) gets another message.
 BUCKETS = "buckets"  # The folder of the cache with a folder for each bucket.
 CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
-LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # Limits in bytes, on Linux and macOS.
 SOCKET_PATH = 107  # Bytes of the longest path of a socket, on Linux.
 
 

@@ -3,14 +3,14 @@
 from typing import NamedTuple
 
 GIVEN = "given"  # The stage of logits that need no training, and its name in recipes.
-STAGES = ("train", "refine", "calibrate")  # Each builds on the one before.
+STAGES = ("train", "refine", "calibrate")  # Each stage builds on the previous one.
 EVERY_STAGE = (GIVEN, *STAGES)
 
 
 class ArtifactRef(NamedTuple):
     """The stage that computed a stored outcome, and its ``stage_key``.
 
-    Besides those of ``EVERY_STAGE``, stages are ``features`` and ``evaluate``.
+    ``stage`` is one of ``EVERY_STAGE``, ``features`` or ``evaluate``.
     """
 
     stage: str

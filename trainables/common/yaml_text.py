@@ -12,7 +12,7 @@ from trainables.common.paths import redacted
 
 LARGEST_DOCUMENT = 2**20  # Characters of all values, including repetitions by aliases.
 DEEPEST = 32
-LONGEST_NUMBER = 100  # Characters.
+LONGEST_NUMBER = 100  # Maximum number of characters of a number.
 TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 # Texts that PyYAML reads as other values, as in YAML 1.1: `on` is true, 010 is 8, 1:30 is 90.
 YAML_1_1 = re.compile(r"(?i:yes|no|on|off)|[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*[:-].*")

@@ -72,7 +72,7 @@ def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
 
 
 def settings(name: str) -> list[dict[str, Any]]:
-    """Return the default setting and all that change a single parameter."""
+    """Return the default setting and settings that change a single parameter."""
     space = load_space("methods", name)
     changes = [{p: v} for p, q in space.parameters.items() for v in alternatives(q)]
     return [{}, *changes]
@@ -127,7 +127,7 @@ def heeds_its_targets(name: str) -> None:
 def heeds_its_parameters(name: str) -> None:
     """Each searched parameter has an effect."""
     for key, parameter in load_space("methods", name).searched().items():
-        # Some have an effect only with one value of another parameter.
+        # Some parameters have an effect only with one value of another parameter.
         changes = (
             not torch.equal(one, other)
             for setting in settings(name)

@@ -1,4 +1,4 @@
-"""Checks that run a part on a few digits, such as that two trainings give the same metrics."""
+"""Checks that train on a few images of digits, for example that results are reproducible."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ KINDS = {
 
 
 def computes_the_same_twice(noun: str, name: str) -> None:
-    """Two trainings with this part on a few digits give the same, finite metrics."""
+    """Two trainings with this part on a few images give the same, finite metrics."""
     first, second = (_figures(noun, name) for _ in range(2))
     for key, value in first.items():
         require(math.isfinite(value), f"{key} is {value}")
@@ -40,7 +40,7 @@ def computes_the_same_twice(noun: str, name: str) -> None:
 
 
 def trains_by_its_parameters(noun: str, name: str) -> None:
-    """Each searched parameter changes the metrics on a few digits."""
+    """Each searched parameter changes the metrics of a training on a few images."""
     searched = load_space(KINDS[noun], name).searched()
     before = _figures(noun, name) if searched else {}
     for key, parameter in searched.items():
@@ -59,7 +59,7 @@ def reads_the_same_twice(name: str) -> None:
 
 
 def measures_the_same_twice(name: str) -> None:
-    """Measuring the suite twice on a few digits gives the same, finite metrics."""
+    """Measuring the suite twice on a few images gives the same, finite metrics."""
     first, second = (_measured(name) for _ in range(2))
     for key, value in first.items():
         require(math.isfinite(value), f"{key} is {value}")

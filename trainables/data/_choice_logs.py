@@ -168,7 +168,7 @@ def _share(listed: Sequence[tuple[str, float]], letter: str) -> float:
 def _answer_tokens(
     path: Path, number: int, sample: dict[str, Any], count: int
 ) -> list[tuple[str, float]]:
-    """Return the listed tokens with log-probabilities at the last choice's letter in the answer."""
+    """Return the tokens and log-probabilities listed at the answer's last letter of a choice."""
     try:
         tokens = sample["output"]["choices"][0]["logprobs"]["content"]
         for token in reversed(tokens):

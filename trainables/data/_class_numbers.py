@@ -9,8 +9,8 @@ from trainables.common.errors import InputError
 from trainables.common.logit_rows import from_one
 from trainables.data._labels import WHOLE, note
 
-LISTED = 8  # Names of classes in a message.
-LONGEST = 40  # Characters of a label in a message.
+LISTED = 8  # Maximum number of class names in a message.
+LONGEST = 40  # Maximum number of characters of a label in a message.
 
 Label = int | str
 
@@ -80,8 +80,8 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
 def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
     """Return True if labels may count the classes from 0.
 
-    Labels that are names of classes, such as 2 for the classes 0 and 2, show that all labels are
-    names, unless the classes are named 1 to K. ``named`` are the numbers that are such labels.
+    A number that is the name of a class, such as the label 2 for the classes 0 and 2, shows that
+    all labels are names, unless the classes are named 1 to K. ``named`` has all such labels.
     """
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 

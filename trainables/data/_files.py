@@ -128,7 +128,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def glance(path: Path | BinaryIO) -> tuple[tuple[int, int], str]:
-    """Return an image's width and height once upright, and its mode, without decoding it."""
+    """Return the upright width and height of an image and its mode, without decoding it."""
     with opened(path) as image:
         width, height = image.size
         return (height, width) if _orientation(image) > 4 else (width, height), image.mode

@@ -121,7 +121,7 @@ def hand_out(arrays: Iterable[np.ndarray]) -> None:
 
 
 def require_unsealed(name: str) -> None:
-    """Raise ``TestDataSealedError`` if this process is sealed; ``name`` is the code that asks."""
+    """Raise ``TestDataSealedError`` if this process is sealed; ``name`` names the caller."""
     if is_sealed():
         raise TestDataSealedError(f"{name} needs test data, which is sealed in this process")
 

@@ -64,7 +64,7 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
 
 
 def _declared(card: Mapping[str, Any], tables: Sequence[str]) -> dict[str, Splits]:
-    """Return the configurations in the header of README.md; "" is its default configuration."""
+    """Return the configurations in the header of README.md; the default one has the name ""."""
     found: dict[str, Splits] = {}
     for entry in card.get("configs") or ():
         patterns = entry.get("data_files", f"{entry.get('data_dir', '')}*")

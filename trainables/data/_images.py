@@ -109,7 +109,7 @@ class ImageBatcher(Batcher):
         super().__init__(values, device)
         means, deviations = (torch.tensor(each, dtype=torch.float64) for each in (mean, std))
         self._scale = (1 / (255 * deviations)).float().view(1, -1, 1, 1).to(self.device)
-        # The format that is fastest for convolutions on a GPU; converted together with the type.
+        # On a GPU, this format is fastest for convolutions; it is converted together with the type.
         on_cpu = self.device.type == "cpu"
         self._format = torch.preserve_format if on_cpu else torch.channels_last
         self._shift = (-means / deviations).float().view(1, -1, 1, 1).to(self.device)

@@ -21,7 +21,7 @@ from trainables.common.pulse import beat
 from trainables.common.registry import import_modules
 from trainables.data._rows import RowArrays, Rows
 
-AHEAD = 2  # Batches that are read in advance.
+AHEAD = 2  # Number of batches that are read in advance.
 
 
 def move(values: Tensor, device: torch.device) -> Tensor:
@@ -165,7 +165,7 @@ class Inputs(ABC):
 
     Attributes:
         kinds: Every subclass by its name.
-        kind: The name, which also begins the names of files of rows.
+        kind: The name; names of files with rows begin with it.
         dtype: Type of the stored values.
         trains: Whether networks are trained on the rows; otherwise a split may hold out all rows.
         seen_as: Class of ``shape``, so that unsuitable networks are refused before reading data.
@@ -308,6 +308,6 @@ class DatasetInfo:
         own = {key: values.pop(key) for key in ("name", "classes", "split_rule", "source")}
         kind = str(values.pop("kind", UNNAMED))
         if kind not in Inputs.kinds:
-            # No data set was looked up yet, which would have imported the module of this kind.
+            # The module of this kind is imported when a data set is looked up for the first time.
             import_modules("trainables.data")
         return cls(inputs=Inputs.kinds[kind](**values), **own)

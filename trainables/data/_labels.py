@@ -11,7 +11,7 @@ import numpy as np
 from trainables.common.errors import InputError
 
 WHOLE = re.compile(r"[+-]?\d{1,18}(\.0*)?")
-SHOWN = 3  # Names of classes in a note.
+SHOWN = 3  # Maximum number of class names in a note.
 
 
 class DataNote(UserWarning):
@@ -24,7 +24,7 @@ def note(place: Path | str, text: str) -> None:
 
 
 def note_unused(folder: Path) -> None:
-    """Note the validation files next to ``train`` and ``test``, which are not read."""
+    """Tell the user that validation files next to ``train`` and ``test`` are not read."""
     for path in sorted(folder.glob("val*")):
         note(folder, f"{path.name} is not used; validation is drawn from train")
 
@@ -67,7 +67,7 @@ def plain_labels(
 
 
 def bare_names(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
-    """Return names (N,) without blanks around them, with a note; refuse empty names."""
+    """Return names (N,) without surrounding blanks, and note the change; refuse empty names."""
     bare = np.char.strip(labels)
     if not (named := bare != "").all():
         raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
@@ -93,6 +93,6 @@ def _is_one_hot(labels: np.ndarray) -> bool:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Return the names of the first class numbers, for a note."""
+    """Return the first classes for a note, for example ``0 is 'cat', 1 is 'dog', ...``."""
     first = ", ".join(f"{number} is {name!r}" for number, name in enumerate(names[:SHOWN]))
     return first + (", ..." if len(names) > SHOWN else "")

@@ -65,7 +65,7 @@ class ArrayFiles:
     Args:
         path: One of the files.
         words: The words that name arrays; see ``WORDS``.
-        wanted: The names of values; one of them is required.
+        wanted: The plain words for arrays of values; one such array is required.
         mapped: Whether arrays are memory-mapped.
 
     Attributes:
@@ -113,7 +113,7 @@ class ArrayFiles:
 
 
 def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Return the unknown and the known words of a file's name, joined."""
+    """Split a file's name into its unknown words and the plain words for its known ones."""
     words = re.split(r"[_.-]", path.stem)
     array = "_".join(known[word] for word in words if word in known)
     return "_".join(word for word in words if word not in known) or path.parent.name, array
@@ -224,7 +224,7 @@ def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
 
 
 def _renamed(name: str) -> str:
-    """Return the previous name in pandas' series for repeated columns, x, x.1, x.2, or ""."""
+    """Return x for x.1 and x.1 for x.2, as pandas names repeated columns; "" for other names."""
     original, _, number = name.rpartition(".")
     if not number.isdecimal() or number.startswith("0"):
         return ""

@@ -44,7 +44,7 @@ PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5, *LOGS)
 TORCH_ENDINGS = (".pt", ".pth")
-MOST_ABSENT = 2  # If more columns have no label, they are probably rare classes.
+MOST_ABSENT = 2  # If more classes have no row, they are probably just rare.
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
 TORCH_SAVED = (
     "saved by torch.save; save arrays instead: "
@@ -103,8 +103,9 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
       ``prob_CLASS`` per class, or a list per row in ``logits`` or ``probs``.
     - ``.p``, ``.pkl``, ``.pickle``: ``((validation scores, labels), (test scores, labels))`` as in
       the NN_calibration collection; the unpickler accepts NumPy arrays only.
-    - ``.h5``, ``.hdf5``: CalArena's ``{dataset}/{model}/{probas_cal, labels_cal, probas_test,
-      labels_test}``, written ``PATH:dataset/model`` unless the file has only one set.
+    - ``.h5``, ``.hdf5``: the groups ``{dataset}/{model}`` of CalArena with the arrays
+      ``probas_cal``, ``labels_cal``, ``probas_test`` and ``labels_test``. The path is
+      ``PATH:dataset/model`` if the file has more than one group.
     - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and Inspect AI; see ``read_answers``.
 
     Probabilities become logarithms; 0 counts as the smallest normal number of its precision. Rows
@@ -319,7 +320,7 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Note if one or two columns are classes that no row has as label; they may be no classes."""
+    """Note one or two classes that are no row's label: their columns may not be scores."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " and ".join(map(repr, absent))
@@ -327,7 +328,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names, but not names of columns (one-hot rows become those)."""
+    """Return True if labels are names, except names of columns, which one-hot rows become."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 
@@ -419,7 +420,7 @@ def _is_torch_saved(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())
     except zipfile.BadZipFile:
-        return False  # Its reader reports the damage.
+        return False  # The reader of its format reports the damage.
 
 
 def _pair(path: Path, content: Any) -> tuple[Any, Any]:

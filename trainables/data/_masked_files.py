@@ -122,7 +122,7 @@ class MaskedReader(Reader):
 
     kind = MaskedImages
     validation = OWN
-    edition = 1  # The fingerprint contains the validation list.
+    edition = 1  # Since 1, the fingerprint contains the validation list.
     accepts = ("crop",)
     crop = 0
     names: tuple[str, ...] = ()

@@ -220,8 +220,8 @@ def shuffled(count: int, seed: int, stream: str) -> np.ndarray:
 def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
     """Distribute ``size`` rows over classes in proportion to ``counts`` (K,), by largest remainder.
 
-    Each class gives at least ``least`` rows and keeps ``spare``, as far as it has them. If no such
-    numbers (K,) add up to ``size``, raise ``ValueError``.
+    Each class gives at least ``least`` rows and keeps at least ``spare``, if it has enough rows. If
+    no such numbers (K,) add up to ``size``, raise ``ValueError``.
     """
     high = np.maximum(counts - spare, 0)
     low = np.minimum(least, high)

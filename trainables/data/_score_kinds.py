@@ -12,7 +12,7 @@ SUM_TOLERANCE = 1e-3
 # Largest difference of a row's sum from 1, for rounded values and for values with few digits.
 ROUNDED, COARSE = 0.01, 0.05
 DIGITS = (1, 2, 3, 4)
-ZERO = 0.01  # A 0 is replaced by this share of the last digit, which hardly changes a row's sum.
+ZERO = 0.01  # Zeros become this share of the last digit's unit: it hardly changes the sum.
 NEARLY_ZERO = -0.01  # Values from here to 0 are probabilities of 0 with rounding errors.
 GIVE_LOGITS = "use --kind logits, in a task inputs: {kind: logits}"
 PERCENT = "percentages (rows add up to 100); divide them by 100"

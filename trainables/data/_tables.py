@@ -43,7 +43,7 @@ def column_names(path: Path) -> list[str]:
 def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> dict[str, Any]:
     """Return columns of a table by name, (N,) each; ``numbers`` are read as float64.
 
-    Columns ``names`` of a CSV file are unchanged strings in arrays of objects. Those of a Parquet
+    Columns ``names`` of a CSV file are unchanged strings in arrays of objects. Columns of a Parquet
     file keep their types; lists of one length become an array (N, K).
     """
     read = _read_parquet if path.suffix == ".parquet" else _read_csv

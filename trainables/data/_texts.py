@@ -35,7 +35,7 @@ class TextShape(InputShape):
 
     Attributes:
         tokens: Number of different tokens, including the padding.
-        length: Tokens of a text, L.
+        length: Number of tokens of a text, L.
         packed: Vectors of the words as text, see ``vectors``; empty if networks learn them.
     """
 

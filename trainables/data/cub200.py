@@ -15,7 +15,7 @@ class Cub200Reader(OfficialReader):
         (256, 256), 3, IMAGENET_MEAN, IMAGENET_STD, augmentation="crop-flip", shown=(224, 224)
     )
     folder = "CUB_200_2011"
-    test_folder = "images"  # Training and test images share its folders.
+    test_folder = "images"  # Training and test images are in the same folders.
     address = "https://data.caltech.edu/records/65de6-vp158"
     citation = f"Wah et al. (2011), {address}; normalised as MbLS (2022)"
     archive = "CUB_200_2011.tgz"
@@ -58,7 +58,7 @@ class Cub200Reader(OfficialReader):
                 raise InputError(f"{folder} does not exist or is not a folder")
 
     def _column(self, name: str) -> dict[str, str]:
-        """Return the second word of every line by its first, in order."""
+        """Return the second word of every line by the first word, in order."""
         rows = read_words(self.path / name)
         for number, words in rows:
             if len(words) != 2:

@@ -160,7 +160,7 @@ class FeaturesReader(PathReader, OutlinedReader):
     kind = Features
     noun = "rows"
     validation = OWN
-    edition = 1  # The fingerprint contains the validation part.
+    edition = 1  # Since 1, the fingerprint contains the validation part.
 
     def read(self, download: bool) -> tuple[DatasetInfo, FeatureRows, FeatureRows | None]:
         labels, classes = self._checked

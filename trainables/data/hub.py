@@ -29,7 +29,7 @@ from trainables.data.folder import stack_images
 from trainables.data.text import TextsReader, find_classes
 
 LABELS = ("label", "labels")
-SHOWN = 12  # Characters of a commit in messages.
+SHOWN = 12  # Number of characters of a commit's hash in messages.
 
 
 @SOURCES.register("hf")

@@ -58,7 +58,7 @@ class LogitsReader(PathReader, OutlinedReader):
     noun = "rows"
     accepts = ("kind",)
     validation = ALL
-    edition = 1  # Labels may be names of classes.
+    edition = 1  # Since 1, labels may be names of classes.
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
         super().adjust(settings)

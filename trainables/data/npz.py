@@ -49,7 +49,7 @@ class ImageArrays:
         return list(self._given)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape, for images those that ``read`` returns."""
+        """Return an array's type and shape; for images, in the form that ``read`` returns."""
         header = self._archive.header(self._given.get(name, name))
         if not name.startswith("x_"):
             return header
@@ -103,7 +103,7 @@ def _plain(name: str) -> str:
 class NpzReader(PathReader, OutlinedReader):
     """``npz:PATH``: ``x_train, y_train, x_test, y_test``, perhaps ``classes``; docs/data.md."""
 
-    edition = 1  # Labels may be names of classes.
+    edition = 1  # Since 1, labels may be names of classes.
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         archive = self._archive()
@@ -235,7 +235,7 @@ def _numbered(train: np.ndarray, name: str) -> tuple[str, ...]:
     """Return the names ``0``, ``1`` ... up to the largest of the labels ``train`` (N,)."""
     present = np.unique(train)
     gap = np.flatnonzero(present != np.arange(len(present)))
-    if len(gap):  # Then they are codes, not class indices.
+    if len(gap):  # Labels with gaps are codes, not class indices.
         raise ValueError(
             f"{name} has {present[gap[0]]} but not {gap[0]}; without the key 'classes', labels "
             "must be 0, 1, ... without gaps; renumber them: y = np.unique(y, return_inverse=True)"

@@ -28,7 +28,7 @@ LAYOUT = (
     "use JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
     "two of these, PATH/train and PATH/test, or one UTF-8 file per text, PATH/<class>/<file>"
 )
-SHOWN = 40  # Characters of a wrong value in a message.
+SHOWN = 40  # Maximum number of characters of a wrong value in a message.
 
 
 class TextsReader(OutlinedReader):
@@ -152,7 +152,7 @@ class TextsReader(OutlinedReader):
 class TextReader(PathReader, TextsReader):
     """``text:PATH``: rows with ``text`` and ``label``, or folders of files; docs/data.md."""
 
-    edition = 1  # Labels may be names of classes.
+    edition = 1  # Since 1, labels may be names of classes.
 
 
 def _is_text(path: Path) -> bool:

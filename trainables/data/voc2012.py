@@ -19,7 +19,7 @@ ADDRESS = "http://host.robots.ox.ac.uk/pascal/VOC/voc2012"
 
 @SOURCES.register("voc2012")
 class Voc2012Reader(MaskedReader):
-    """PASCAL VOC 2012 (Everingham et al.): its list ``val`` is the test set; docs/data.md."""
+    """PASCAL VOC 2012 (Everingham et al.): the list ``val`` is the test set. See docs/data.md."""
 
     downloads = True
     names = tuple(CLASSES.split())

@@ -39,7 +39,7 @@ class Loss(CheckedFields, nn.Module, ABC):
             logits: (N, K) or (N, K, H, W), any floating dtype.
             targets: Class indices, (N,) or (N, H, W), int64.
             indices: Position of each sample in the training set, (N,), for losses that keep a
-                history; others ignore it.
+                history; other losses ignore it.
 
         Raises:
             ValueError: If the shapes do not fit together.

@@ -14,16 +14,16 @@ KERNEL_WIDTH = 0.4
 def laplacian_gram(positions: Tensor, features: Tensor) -> Tensor:
     """Return ``features.T @ kernel @ features``, (D, D), differentiable once in both arguments.
 
-    ``kernel[i, j]`` is ``exp(-|r_i - r_j| / 0.4)`` for positions r (N,) in [0, 1]; features are (N,
-    D). Takes O(N log N) time and O(N) memory. A pair at the same position adds nothing to the
-    gradient with respect to the positions, as with ``torch.abs``.
+    ``kernel[i, j]`` is ``exp(-|r_i - r_j| / 0.4)`` for positions r (N,) in [0, 1]. The features are
+    (N, D). The sums take O(N log N) time and O(N) memory. A pair at the same position adds nothing
+    to the gradient with respect to the positions, as with ``torch.abs``.
     """
     gram: Tensor = _LaplacianGram.apply(positions, features)
     return gram
 
 
 class _LaplacianGram(torch.autograd.Function):
-    """Defines its gradient: autograd through the sort would be one-sided at tied positions."""
+    """Defines the gradient, because autograd through a sort is one-sided at tied positions."""
 
     @staticmethod
     def forward(ctx: Any, positions: Tensor, features: Tensor) -> Tensor:

@@ -31,13 +31,17 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     ``released`` is the default, because the published weights were chosen with it (its code writes
     them as products: ``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
 
-    ``parts`` selects the paper's ablations: ``full``; ``adaptive-only`` without the condition (Eq.
-    10: squared distances from the margin, on either side of it); ``conditional`` without the
-    adaptation (distances are not squared, so every logit beyond the margin is pushed equally);
-    ``ranking`` with the condition of CRL instead of the margin: a sample is penalised, with a
-    margin of 0, if it was right less often than the next one of the batch but is not less confident
-    by that difference. The paper describes ``ranking`` only in words; the formula is our reading.
-    ``ranking`` needs ``prepare`` and ``indices`` like ``crl``.
+    ``parts`` selects the full method or an ablation of the paper:
+
+    - ``full``: the method.
+    - ``adaptive-only``: no condition (Eq. 10), so distances from the margin are squared on either
+      side of it.
+    - ``conditional``: no adaptation. Distances are not squared, so every logit beyond the margin is
+      pushed equally.
+    - ``ranking``: the condition of CRL instead of the margin. A sample is penalised, with a margin
+      of 0, if it was right less often than the next sample of the batch, but is not less confident
+      by that difference. The paper describes this only in words; the formula is our reading. Like
+      ``crl``, it needs ``prepare`` and ``indices``.
 
     The metric ``spared`` of an epoch is the share of training rows without a penalty.
 
@@ -95,7 +99,7 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     def _others(self, distances: Tensor) -> Tensor:
         """Return the sum of penalties of the other classes, (N,), given their distances (N, K)."""
         amounts = self._amount(distances)
-        if self.parts == "adaptive-only":  # Only here would a distance of 0 have a penalty.
+        if self.parts == "adaptive-only":  # With other parts, a distance of 0 has no penalty.
             amounts = amounts.where(distances > 0, 0)
         return amounts.sum(dim=1)
 

@@ -17,8 +17,8 @@ class CalibratedProbabilityLoss(ReducedLoss):
 
     Each ``every`` epochs of cross-entropy are followed by an epoch of calibration. At its start the
     training samples are sorted by confidence into ``bins`` of equal size. The accuracy of a bin is
-    the goal g of its samples, and the loss of the confidence c is ``-g log c - (1 - g) log(1 -
-    c)``.
+    the goal g of its samples. A sample with the confidence c has the loss
+    ``-g log c - (1 - g) log(1 - c)``.
 
     Source: Liu et al., Deep Probability Estimation, ICML 2022 (CaPE-bin) and its released code,
     which is for two classes and uses the probability of the second class as c; here c is the

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from trainables.common.fields import number
 from trainables.losses._base import LOSSES, Loss, masked_mean
 
-# Classes per block. One logarithm is taken of a product with one factor in [1, 2] per class, and
-# the product must stay below the largest float32.
+# Number of classes per block. One logarithm is taken of a product with one factor in [1, 2] per
+# class, and the product must stay below the largest float32.
 _BLOCK = 32
-# Elements of a temporary tensor: few enough for a CPU's cache, and enough to use a GPU well.
+# Number of elements of a temporary tensor, on a CPU (few, to fit its cache) and on a GPU.
 _CACHED = 1 << 20
 _LAUNCHED = 1 << 25
 

@@ -32,7 +32,7 @@ class CorrectnessRankingLoss(RankingLoss):
 
     Source: Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML 2020.
 
-    Not for trainings of a few epochs or with indices that change between epochs, which have no
+    Not for trainings of a few epochs, nor if indices change between epochs: samples then have no
     history.
 
     Args:

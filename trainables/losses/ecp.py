@@ -17,7 +17,7 @@ class ConfidencePenaltyLoss(RowLoss):
     """Cross-entropy minus ``weight`` times the entropy (in nats) of the predicted distribution.
 
     ``variant`` selects the entropy: ``paper`` sums ``-p log p`` over the K classes; ``released``
-    (mbls) averages over the classes, so that its effective weight is ``weight / K``, and clamps p
+    (mbls) averages over the classes, so that the effective weight is ``weight / K``, and clamps p
     to [1e-10, 1 - 1e-10], which also stops the gradient. ``released`` is the default: the published
     weight of 0.1 is that of the released configurations.
 

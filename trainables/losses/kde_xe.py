@@ -23,7 +23,7 @@ _BOUNDED_CLASSES = 60
 _LOG_DENSITY_BOUND = math.log(1e-10)
 # Replaces log 0; finite, so that a row with only masked entries does not give NaN.
 _MASKED = -1e30
-# Below the log of every density that is a sum over at least one row.
+# A lower log of a density means that the density is a sum over no row.
 _NO_DENSITY = _MASKED / 2
 # Largest number of elements of a temporary tensor: on a CPU for several bandwidths and for several
 # classes (to fit its cache), and on a GPU for both (for few kernel launches).
@@ -141,7 +141,7 @@ def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -
 def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return two factors, (K, N, 3) and (K, 3, N), of the log kernel.
 
-    It is log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N).
+    The log kernel is log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N).
     """
     rest = (1 - probs).clamp(min=_MARGIN)
     first, second = probs / bandwidth, rest / bandwidth
@@ -155,8 +155,8 @@ def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Ten
 class _Weights(torch.autograd.Function):
     """The share of each other row j in the density at row i, (N, N).
 
-    Rows sum to 1, or to less if the log of the density is below ``bound``, which then replaces it;
-    to 0 if no other row is valid.
+    Rows sum to 1 with two exceptions. If the log of the density is below ``bound``, the bound
+    replaces it and the sum is less than 1. If no other row is valid, the sum is 0.
     """
 
     @staticmethod

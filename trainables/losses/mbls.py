@@ -9,10 +9,10 @@ from trainables.losses._base import LOSSES, VARIANTS, MarginLoss, allowed_classe
 class MarginLabelSmoothingLoss(MarginLoss):
     """Cross-entropy plus ``weight`` times the distances of logits beyond a margin.
 
-    The penalty of a row is ``max(0, max_k z_k - z_j - margin)`` over its classes j; the gradient
-    flows through the maximum as well. ``variant`` selects the reduction over classes: ``paper``
-    sums; ``released`` averages, so that its effective weight is ``weight / K``. ``released`` is the
-    default: the published weight of 0.1 is that of the released configurations.
+    Class j of a row has the penalty ``max(0, max_k z_k - z_j - margin)``; the gradient flows
+    through the maximum as well. ``variant`` selects the reduction over the classes: ``paper`` sums;
+    ``released`` averages, so that the effective weight is ``weight / K``. ``released`` is the
+    default, because the released configurations use the published weight of 0.1.
 
     Masked classes have no distance and do not count in the average. The metric ``spared`` of an
     epoch is the share of training rows without a penalty.

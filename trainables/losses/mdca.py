@@ -24,8 +24,8 @@ class MDCALoss(PenalisedLoss):
         weight: Factor of the penalty (beta), at least 0.
         base: The classification loss: ``ce``, ``fl`` (focal) or ``ls`` (label smoothing).
         gamma: Focusing parameter of ``base="fl"``, at least 0; unused otherwise.
-        smoothing: Probability that ``base="ls"`` moves from the true class to the other K - 1
-            together, in [0, 1); unused otherwise.
+        smoothing: Total probability that ``base="ls"`` moves from the true class to the K - 1
+            others, in [0, 1); unused otherwise.
     """
 
     weight: float = number(default=1.0, low=0.0)

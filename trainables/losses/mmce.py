@@ -11,9 +11,9 @@ class MMCELoss(PenalisedLoss):
     """Cross-entropy plus the maximum mean calibration error (MMCE).
 
     The squared error is the average of ``(c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4)`` over all
-    pairs, including each row with itself. Here r is the largest probability, and c is 1 if its
-    class is right, else 0; c is a constant for the gradient. Not for batches of a few rows, where
-    pairs of a row with itself dominate. Takes O(N log N) time and O(N) memory for N rows.
+    pairs, also of a row with itself. Here r is the largest probability, and c is 1 if its class is
+    right, else 0; c is a constant for the gradient. Not for batches of a few rows, where pairs of a
+    row with itself dominate. Takes O(N log N) time and O(N) memory for N rows.
 
     For pixels, it uses a sample of 4096 per batch.
 

@@ -27,10 +27,10 @@ class WeightedMMCELoss(PenalisedLoss):
 
     Args:
         weight: Factor of the penalty, at least 0.
-        variant: ``released`` divides every mean over pairs by its number of pairs once more, which
-            makes the penalty shrink as the batch grows; ``paper`` takes the means. Both add 1e-10
-            and take the square root. The default is ``released``, with which the published weight
-            was found.
+        variant: ``paper`` uses the means over pairs; ``released`` divides each of them by the
+            number of pairs once more, so that the penalty shrinks as the batch grows. Both add
+            1e-10 and take the square root. The default is ``released``, with which the published
+            weight was found.
     """
 
     most_pixels = 4096

@@ -17,8 +17,8 @@ class PrunedHuberLoss(PenalisedLoss):
 
     The penalty of a batch with mean confidence C and accuracy A is the Huber loss of C - A, a
     square up to ``threshold`` and linear beyond; A is a constant for the gradient. After each
-    ``every`` epochs a share ``pruned`` of the remaining training samples is removed permanently:
-    those with the lowest confidence, averaged over epochs as ``momentum`` times the new one plus
+    ``every`` epochs the share ``pruned`` of the remaining training samples with the lowest average
+    confidence is removed permanently. The average is ``momentum`` times the new confidence plus
     ``1 - momentum`` times the old average.
 
     Pruned samples stay in the batches and affect batch statistics, but not value and gradient, so

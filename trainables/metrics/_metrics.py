@@ -31,7 +31,7 @@ class Metric:
         name: The name in reports, journals and tables.
         label: The name in headings.
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for other
-            figures of evaluations, ``pixels`` for pixels only, ``suite`` if a suite computes it,
+            metrics of evaluations, ``pixels`` for pixels only, ``suite`` if a suite computes it,
             ``search`` for validation rows on request, ``plugin`` if a plugin computes it from
             validation and test rows, ``rows`` if it is computed from stored rows on request and
             not part of a stored evaluation.
@@ -158,7 +158,7 @@ _ALL = (
     Metric("smooth_ece", "smooth ECE", source="test"),
     *(metric.floor() for metric in _REPORTED if metric.floored),
     Metric("miou", "mIoU", source="pixels", better="higher", absolute=0.005),
-    # For a single class, as CLASS/iou.
+    # The IoU of a single class, reported as CLASS/iou.
     Metric("iou", "IoU", source="pixels", better="higher"),
     # The NLL after temperature scaling: see ``trainables.calibrators.nll_after_ts_terms``.
     Metric(
@@ -263,7 +263,7 @@ class Metrics(Catalogue[Metric]):
         return None if found is None or found.source == "rows" else found
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Return those of the names whose metrics are computed from stored rows."""
+        """Return the names, among ``names``, of metrics that are computed from stored rows."""
         return [n for n in names if n in self._entries and self[n].source == "rows"]
 
     def described(self) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ def smooth_error(scores: Scores) -> float:
 
 
 def smooth_error_of(gaps: NDArray[np.float64]) -> float:
-    """Return the smooth error of gaps (GRID,): sums per cell, divided by the number of rows."""
+    """Return the smooth error, given each cell's sum of gaps divided by the number of rows."""
     error_at = smoothed(gaps)
     width = _bandwidth(error_at)
     return width if width > 1 / GRID else error_at(width)
@@ -39,7 +39,7 @@ def smooth_terms(scores: Scores) -> Tensor:
     damping = _damping(_bandwidth(smoothed(sums / scores.num_rows)))
     waves = scipy.fft.dct(sums, norm="ortho")
     signs = np.sign(scipy.fft.idct(waves * damping, norm="ortho"))
-    # Smoothing equals its transpose, so a row contributes its gap times the smoothed sign.
+    # The smoothing is a symmetric matrix, so a row contributes its gap times the smoothed sign.
     smoothed_signs = scipy.fft.idct(scipy.fft.dct(signs, norm="ortho") * damping, norm="ortho")
     return torch.from_numpy(gaps * smoothed_signs[cells])
 
@@ -58,7 +58,7 @@ def smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
 
 
 def _bandwidth(error_at: Callable[[float], float]) -> float:
-    if error_at(1 / GRID) <= 1 / GRID:  # Too small for the cells to resolve.
+    if error_at(1 / GRID) <= 1 / GRID:  # The cells cannot resolve a smaller error.
         return 1 / GRID
     return float(scipy.optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
 

@@ -15,8 +15,8 @@ from trainables.metrics._scores import (
 )
 from trainables.metrics._smooth import GRID, grid_cell, smooth_error_of
 
-OCTAVES, STEPS = 40, 1 << 15  # Confidence histogram: octaves from 0.5 to 0 (or 1), cells in each.
-CLASS_STEPS = 1 << 10  # Class histograms: cells in a bin of equal width.
+OCTAVES, STEPS = 40, 1 << 15  # Octaves of confidences from 0.5 to 0 (or 1), and cells per octave.
+CLASS_STEPS = 1 << 10  # Number of cells in a bin of equal width, in the histograms of classes.
 CACHED_ELEMENTS = 1 << 19
 
 
@@ -118,7 +118,7 @@ class StreamedReport:
     def class_iou(self) -> Tensor:
         """Return the intersection over union of each class, (K,), in [0, 1].
 
-        NaN for a class that is neither a label nor a prediction of any row.
+        A class that is neither a label nor a prediction of any row has the value NaN.
         """
         both = self._confusion.diagonal().double()
         return both / (self._confusion.sum(0) + self._confusion.sum(1) - both)

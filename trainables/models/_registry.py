@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHOWN = 32
 PRETRAINED = "@pretrained"  # Suffix of networks that start from trained weights.
 UNTRAINED = "@untrained"  # Suffix of the same networks with random weights; not for users.
-HUB_MODELS = ("hf:", "hf-hub:")  # Prefixes of networks on the Hugging Face Hub; both are the same.
+HUB_MODELS = ("hf:", "hf-hub:")  # Equivalent prefixes of networks on the Hugging Face Hub.
 
 Builder = Callable[..., "Network"]
 MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue(

@@ -20,7 +20,8 @@ class Embedding(nn.Module):
     """Vectors of words, with the axes in the order of convolutions.
 
     Args:
-        shape: The form of the texts. If it has vectors, these are fixed; else vectors are learnt.
+        shape: The form of the texts. If it has vectors, they are used and fixed; if not, vectors
+            are learnt.
 
     Attributes:
         width: Length of a vector, D.
@@ -40,7 +41,7 @@ class Embedding(nn.Module):
         self.width = self.weight.shape[1]
 
     def forward(self, texts: Tensor) -> Tensor:
-        """Map texts, integers (N, L), to vectors (N, D, L); return vectors unchanged."""
+        """Map word numbers (N, L) to vectors (N, D, L); return floats, which are vectors, as is."""
         if texts.is_floating_point():
             return texts
         return F.embedding(texts, self.weight, padding_idx=0).transpose(1, 2)
@@ -58,7 +59,8 @@ def gpool_cnn(num_classes: int, shape: TextShape) -> Network:
     It has embeddings (fixed, or learnt with 100 dimensions), three convolutions of 128 filters and
     width 5 with max pooling between them, the global maximum and a hidden layer of 128. The papers
     do not describe the layers; these are from MbLS's released code with two changes: pooling has
-    stride 5 instead of 1, which costs a fifth, and ends are padded, so that any length is allowed.
+    stride 5 instead of 1, which takes a fifth of the time, and ends are padded, so that any length
+    is allowed.
     """
     embedding = Embedding(shape)
     layers = [

@@ -125,7 +125,7 @@ class _Following:
         return module.locations
 
     def _is_installed(self, spec: ModuleSpec) -> bool:
-        """Return True if a regularly installed distribution owns a module; note its version."""
+        """Return True if a module belongs to an installed distribution; note its version."""
         place = Path(str(spec.origin))
         if spec.name in _needed() and SITES & {*place.parts}:
             return True

@@ -32,7 +32,7 @@ NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*:?")
 SPACES: Mapping[Catalogue[Any], str] = {
     catalogue: kind for kind, several in part_catalogues().items() for catalogue in several
 }
-# Their entries are parts of recipes; no two of them may have the same name.
+# The entries of these catalogues are parts of recipes, so all of them need different names.
 PARTS = [catalogue for catalogue in SPACES if catalogue is not OBJECTIVES]
 CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
@@ -143,7 +143,7 @@ def named_plugins_only() -> Iterator[None]:
 
 
 def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
-    """Return the hash of each plugin's part in a stage, by a label such as ``loss NAME``."""
+    """Return the code hash of each part that a plugin brings, by a label such as ``loss NAME``."""
     looked: list[tuple[Catalogue[Any], str]] = [(MODELS, "".join(model.partition(":")[:2]))]
     for part in parts:
         looked += ((catalogue, part) for catalogue in PARTS)
@@ -252,7 +252,7 @@ def _import_file(source: Source) -> None:
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(source.root)
     try:
-        # Run exactly the source that was hashed: Python's bytecode cache compares whole seconds.
+        # Execute the source that was hashed: bytecode caches compare times only to the second.
         exec(compile(source.files[source.root.name], source.root, "exec"), vars(module))  # noqa: S102
     except BaseException:
         del sys.modules[name]

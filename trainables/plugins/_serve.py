@@ -40,7 +40,7 @@ class Module:
 
 
 class _AsHashed(SourceFileLoader):
-    """Runs the source that was read: Python's bytecode cache compares whole seconds only."""
+    """Executes the source that was hashed: bytecode caches compare times only to the second."""
 
     def __init__(self, module: Module) -> None:
         super().__init__(module.name, module.origin)

@@ -61,7 +61,8 @@ def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
 def _from_fields(addition: Addition, kind: str, source: str, where: str) -> SearchSpace:
     entry = addition.entry
     described = fields(entry) if is_dataclass(entry) else ()
-    # Fields of base classes are keyword-only; use only numbers, a refinement's epochs and rate.
+    # Fields of base classes are keyword-only. Include only the numbers among them, which are the
+    # epochs and learning rate of a refinement.
     own = {i.name: i for i in described if i.init and (not i.kw_only or is_number(i))}
     for name, argument in inspect.signature(entry).parameters.items():
         if name not in own and argument.kind is not inspect.Parameter.KEYWORD_ONLY:

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from trainables.refinements._base import Refinement
 from trainables.refinements._trainer import EVALUATION_BATCH, HeadTrainer, hits_and_confidence
 
-# Rows of all heads together; on a GPU, few large passes save launches.
+# Number of rows per pass, summed over the heads; on a GPU, few large passes save launches.
 EVALUATION_BATCH_ON_GPU = 65536
 # Padding heads to the largest one of a stack costs at most this factor.
 WIDEST_TO_NARROWEST = 1.5

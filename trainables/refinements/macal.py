@@ -326,7 +326,10 @@ class MaCCal(Refinement):
 class _Masks:
     """Draws the masks of several heads; heads with the same sizes and seed share a draw.
 
-    Masks are by the name of the weight; ``keep`` (M,) has the probabilities of keeping a weight.
+    Args:
+        masks: The present masks of each head, by the name of the weight.
+        keep: Each head's probability of keeping a weight, (M,).
+        generators: The generator of each head.
     """
 
     def __init__(

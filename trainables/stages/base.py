@@ -55,7 +55,7 @@ class StageRequest:
     upstream: str | None = None  # Key of the previous stage's artifact; None for ``train``.
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
-    precision: str = "float32"  # Of ``train`` on any device: ``float32`` or ``bfloat16``.
+    precision: str = "float32"  # The precision of ``train``: ``float32`` or ``bfloat16``.
     portable: bool = False  # Whether all processors give the same bits, see ``require_portable``.
 
     def plain(self) -> dict[str, Any]:
@@ -88,13 +88,16 @@ class StageRequest:
         return stage_key(determinants.pop("stage"), **determinants)
 
 
-@cache  # Every trial needs it, and a folder of prepared data never changes.
+@cache  # Every trial needs the key, and a folder of prepared data never changes.
 def _data_key(directory: str) -> str:
     return PreparedData.open(Path(directory)).key
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
-    """Return a stage's precision: float32; for ``train`` ``asked``, by default bfloat16 on GPUs."""
+    """Return the precision of a stage, which is always float32 except for ``train``.
+
+    For ``train`` it is ``asked``, or by default bfloat16 on GPUs and float32 on the CPU.
+    """
     return asked or ("bfloat16" if gpus else "float32") if stage == "train" else "float32"
 
 
@@ -267,7 +270,7 @@ class StageRun(ABC):
             return run.finish(history[-1]["metrics"], history)
 
     def check_finite(self, figures: Mapping[str, float], finite: bool) -> None:
-        """Raise ``TrainingDivergedError`` if a metric or the logits (``finite``) are not finite."""
+        """Raise ``TrainingDivergedError`` if a metric is not finite, or ``finite`` is False."""
         epoch = f"epoch {self.epoch}"
         for name, value in figures.items():
             if not math.isfinite(value):

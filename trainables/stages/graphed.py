@@ -83,7 +83,7 @@ class GraphedStep:
         drawn = generator.clone_state()
         try:
             with (
-                torch.cuda.stream(torch.cuda.current_stream()),  # Restores it after any error.
+                torch.cuda.stream(torch.cuda.current_stream()),  # Restored after any error.
                 # Let other threads do things that a recording must not, such as pin memory.
                 torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
             ):

@@ -65,9 +65,9 @@ class LastPass:
         self._found: dict[tuple[str, str], Tensor] = {}
 
     def keep(self, rows: str, trained: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the features of ``rows`` by a training; compute them unless they are cached."""
+        """Return the features of ``rows`` by the network ``trained``; cache the latest ones."""
         if (rows, trained) not in self._found:
-            self._found.clear()  # Clear first, so that only one is in memory.
+            self._found.clear()  # Clear first, so that only one set of features is in memory.
             self._found[rows, trained] = compute()
         return self._found[rows, trained]
 
@@ -217,7 +217,7 @@ def evaluate_on_test(
             labels = torch.from_numpy(test.labels.copy())
             measured = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
-            if not prepared.info.inputs.trains:  # Seeds may have different test rows then.
+            if not prepared.info.inputs.trains:  # The seed may select the test rows.
                 tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())
         else:
             outputs = pixel_outputs(store, ref, prepared.info, device)

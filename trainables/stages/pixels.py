@@ -60,7 +60,7 @@ def score_pixels(
             found = outputs(images).movedim(1, -1)
             if not bool(found.isfinite().all()):
                 raise TrainingDivergedError("logits of pixels became NaN or infinite")
-            labelled = (targets >= 0).nonzero(as_tuple=True)  # Once: this waits for the device.
+            labelled = (targets >= 0).nonzero(as_tuple=True)  # Only once: it waits for the device.
             report.add(found[labelled], targets[labelled])
             ends = torch.tensor([row, row := row + len(images)])
             taken = slice(*torch.searchsorted(pixels.rows, ends).tolist())

@@ -208,7 +208,7 @@ def learning_rate(protocol: Protocol, epoch: int) -> float:
 
 @cache
 def named_protocol(name: str) -> Protocol:
-    """Return a protocol or the short form ``NAME/SHARE``; raise ``InputError`` if unknown."""
+    """Return the protocol ``NAME``, or ``NAME/SHARE`` shortened; raise ``InputError``."""
     base, slash, share = name.partition("/")
     known = protocol_names()
     if base not in known:

@@ -188,7 +188,7 @@ class RefineTogether(StageRun):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store all outcomes, each with its share of the cost; return the requested one."""
+        """Store all outcomes, each with its share of the cost; return the requested outcome."""
         share = None if seconds is None else seconds / (1 + len(self._others))
         for other in self._others:
             own = self._histories[other.request.key()]

@@ -130,7 +130,7 @@ class Bucket:
         return self._put_if(name, content, "create")
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:
-        """Overwrite the version ``tag`` of an object; return the new tag, or None if it changed."""
+        """Overwrite version ``tag`` of an object; return the new tag, or None on a mismatch."""
         return self._put_if(name, content, {self._version: tag})
 
     def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
@@ -174,7 +174,7 @@ class Bucket:
         self._tried(lambda: self._store.delete(name), None)
 
     def _tried(self, action: Callable[[], T], *absent: T) -> T:
-        """Return the result of an action, with retries; ``absent`` replaces a missing object."""
+        """Return the result of an action, with retries; ``absent`` is that for a missing object."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()

@@ -38,7 +38,7 @@ class Cache:
     """A local folder and the objects with the same names in a bucket.
 
     A thread of this process sends each written file and retries until the bucket has it, so that
-    no outage ends a sweep. If this process ends before, ``deliver`` of another process finds a note
+    no outage ends a sweep. If this process ends too early, ``deliver`` of another one finds a note
     on the disk and sends the file. The manifest of a folder is sent last and never changed; a
     folder without one does not count as stored. The objects of its files have hashes in their
     names, so that files of two writers cannot mix.
@@ -95,7 +95,7 @@ class Cache:
             return not self._queue
 
     def deliver(self, seconds: float = LONGEST_PAUSE) -> int:
-        """Send all waiting items, also of other processes; return the number that still waits."""
+        """Send all waiting items, also of other processes; return how many still wait."""
         for name in self._noted():
             self.keep(self.folder / name)
         end = time.monotonic() + seconds
@@ -184,7 +184,7 @@ class Cache:
         return self._asked(lambda: self.bucket.tag(name) is not None)
 
     def _asked(self, ask: Callable[[], bool | None]) -> bool:
-        """Return the answer to a request; False if the bucket gives none or recently gave none."""
+        """Return the answer to a request; False if the bucket is, or recently was, silent."""
         if time.monotonic() >= self._silent_until:
             try:
                 return bool(ask())
@@ -237,7 +237,7 @@ class Cache:
         return True
 
     def fetch(self, path: Path) -> bool:
-        """Fetch a file if the bucket's is newer; return True if the local file exists then."""
+        """Fetch a file if the bucket has a newer one; return whether a local file now exists."""
         found, here = self.bucket.get(self.name(path)), path.exists()
         if found is None or (here and path.stat().st_mtime >= found.written.timestamp() - 1):
             return here

@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 600.0
 class ArtifactLock(AbstractContextManager["ArtifactLock"]):
     """The lock of the process that computes an artifact, on a file that all nodes share.
 
-    As a context manager it waits until the lock is free. The lock of a process that dies is free.
+    As a context manager it waits until the lock is free. If its holder dies, the lock is released.
     ``take`` ignores a silent holder: computing a stage twice wastes time, but waiting forever is a
     deadlock.
     """
@@ -197,7 +197,7 @@ class Lease(AbstractContextManager["Lease"]):
             "who": self._who,
             "machine": os.uname().nodename,
             "process": [process.pid, _began(process)],
-            "mark": uuid.uuid4().hex,  # Gives each version another tag.
+            "mark": uuid.uuid4().hex,  # So that each version has a different tag.
         }
         return json.dumps(content).encode()
 

@@ -100,9 +100,9 @@ class Bench:
         follow_folder(root.parent)
         self.store = ArtifactStore(root, self.notices.append)
         self.store.fetch_plugins(plugin.code for plugin in plugins)
-        self._altered: AlteredCodeError | None = None  # If a plugin changed, no job is computed.
+        self._altered: AlteredCodeError | None = None  # Set if a plugin changed: all jobs fail.
         try:
-            load_plugins(plugins)  # Before sealing test data: a plugin may read any file.
+            load_plugins(plugins)  # Load them before the seal, because they may read any file.
         except AlteredCodeError as error:
             self._altered = error
         self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
@@ -165,7 +165,7 @@ class Computation(ABC):
 
     def __init__(self, bench: Bench, what: str) -> None:
         self.bench, self.what = bench, what
-        self.metrics: Mapping[str, float] = {}  # The latest ones.
+        self.metrics: Mapping[str, float] = {}  # The latest metrics.
         self.history: list[EpochMetrics] = []
         self.seconds = 0.0  # Includes the time before an interruption.
         self.reused = False  # Whether the outcome was already stored.
@@ -343,7 +343,7 @@ class TestComputation(Computation):
         store, work, device = self.bench.store, self._work, self.bench.device
         data, last = self.bench.open_data(work.data), self.bench.last_pass
         default = None
-        # The default comes first, so that the chosen network's features stay cached for others.
+        # Measure the default first: features of the chosen network stay cached for other jobs.
         if work.default is not None and store.find(work.default) is not None:
             default = evaluate_on_test(store, work.default, data, device, last)[1].key
         metrics, artifact = evaluate_on_test(store, work.artifact, data, device, last)
@@ -449,7 +449,7 @@ def _warm_up(recipe: str, part: Part) -> None:
 
 
 def _fitted(name: str, parameters: Mapping[str, Any], rows: Tensor, labels: Tensor) -> Calibrator:
-    with warnings.catch_warnings():  # The metrics show a bad fit.
+    with warnings.catch_warnings():  # No warning is needed: the metrics show a bad fit.
         warnings.simplefilter("ignore", FitWarning)
         return calibrator_from_recipe(name, parameters).fit(rows, labels)
 

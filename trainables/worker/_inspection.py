@@ -79,7 +79,7 @@ def write_nonce(storage: Path) -> str:
 
 
 def remove_nonce(storage: Path, name: str) -> None:
-    """Remove the file of ``write_nonce``."""
+    """Remove the file that ``write_nonce`` wrote."""
     address = bucket_address(storage.parent)
     if address is None:
         (storage / name).unlink(missing_ok=True)

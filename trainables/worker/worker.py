@@ -124,7 +124,7 @@ class Worker:
             computation.ended(fault)
         report = self._report(computation, status, fault)
         if report.ended:
-            # A device that failed may also fail here.
+            # If the device has failed, closing may fail as well.
             with contextlib.suppress(RuntimeError):
                 self.close()
         return report

@@ -96,7 +96,7 @@ class Suite(ABC):
         name: The full name, such as ``ood-npz:my.npz``; for the others see ``Reader``.
 
     Attributes:
-        pool: Name of averages over the task's suites that have the same pool.
+        pool: Name for the averages of metrics over the task's suites with the same pool.
     """
 
     pool = ""

@@ -51,7 +51,7 @@ class CorruptionSuite(Suite):
 
 
 def _of_rows(log_probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return confidence, correctness and negative log-likelihood (5, N) of (5, N, K)."""
+    """Return confidence, correctness and NLL, (5, N) each, from log-probabilities (5, N, K)."""
     best, predicted = log_probs.max(2)
     true = log_probs.gather(2, labels.expand(SEVERITIES, -1)[..., None])
     return {"confidence": best.exp(), "correct": predicted == labels, "nll": -true.squeeze(2)}

@@ -20,11 +20,11 @@ WITH_OWN_SEED = ("impulse_noise", "glass_blur")  # These do not use NumPy's glob
 class GeneratedCorruptions(CorruptionSuite):
     """The 15 corruptions of Hendrycks and Dietterich (ICLR 2019), made from a task's test images.
 
-    Use it if official arrays do not exist or are missing. ``imagecorruptions-imaug`` (``pip install
-    'calsweep[corruptions]'``) corrupts the images, with the severities of ImageNet-C, so results
-    are not comparable with published results on CIFAR-10-C. An image's corruption depends only on
-    its row in the test set, the corruption and its severity. All corruptions together take about 75
-    ms per image on one core, once per task.
+    Use it if official arrays do not exist or are missing. ``imagecorruptions-imaug`` corrupts the
+    images (install it with ``pip install 'calsweep[corruptions]'``). The severities are those of
+    ImageNet-C, so results are not comparable with published results on CIFAR-10-C. An image's
+    corruption depends only on its row in the test set, the corruption and its severity. All
+    corruptions of an image together take about 75 milliseconds on one core, once per task.
     """
 
     def check(self, info: DatasetInfo) -> None:
@@ -38,7 +38,7 @@ class GeneratedCorruptions(CorruptionSuite):
             )
         try:
             importlib.import_module("imagecorruptions")
-        # OpenCV raises it as well if it misses a system library.
+        # OpenCV also raises ``ImportError`` if a system library is missing.
         except ImportError as error:
             remedy = "pip install 'calsweep[corruptions]'"
             raise self.refuse(f"needs {LIBRARY} ({error}): {remedy}") from error
