@@ -129,7 +129,10 @@ def _letter(text: str) -> int:
 def _inspect_rows(path: Path) -> Iterator[tuple[list[float], int]]:
     samples = _parsed(path, path.read_text(encoding="utf-8")).get("samples")
     if not isinstance(samples, list):
-        raise InputError(f"{path}: no `samples`; expected a JSON log of inspect")
+        raise InputError(
+            f"{path} has no list `samples`; expected a JSON log of Inspect AI (the package "
+            "inspect_ai)"
+        )
     absent = 0
     for number, sample in enumerate(samples):
         choices = sample.get("choices") if isinstance(sample, dict) else None

@@ -102,7 +102,7 @@ def _misfit(
     large = [label for label, value in values.items() if value >= len(classes)]
     if neither or not large:
         return text
-    return f"{text}; as numbers from 0, labels would be below {len(classes)}, but one is {large[0]}"
+    return f"{text}; numbers that count from 0 must be below {len(classes)}, got {large[0]}"
 
 
 def _place(parts: Sequence[LabelPart], label: Label) -> str:
@@ -123,12 +123,12 @@ def _note_reading(
     label, value = min(values.items(), key=lambda pair: pair[1])
     if named is not None:
         if any(named[label] != value for label, value in values.items()):
-            text = f"label {label} is the class named {classes[named[label]]!r}"
-            note(where, f"{text}, not class {value} counted from 0")
+            text = f"label {label} is read as the class named {classes[named[label]]!r}"
+            note(where, f"{text}, not as class {value} counted from 0")
         return
     if any(whole_number(name) is not None for name in classes):
-        text = f"label {label} is class {classes[value]!r}"
+        text = f"label {label} is read as class {classes[value]!r}"
         note(where, f"some labels are not names of classes, so labels count from 0: {text}")
     elif value > 0:
-        text = f"label {label} is read as {classes[value]!r}, counted from 0"
+        text = f"label {label} is read as class {classes[value]!r}, counted from 0"
         note(where, f"no label is 0; {text}; if your labels count from 1, subtract 1 from them")

@@ -169,7 +169,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     twice = [name for name in found if counts[name.strip()] > 1]
     if twice:
         raise InputError(
-            f"{folder}: class folders {twice} differ in blanks only; rename or merge them"
+            f"{folder}: class folders {twice} differ only in blanks; rename or merge them"
         )
     return tuple(found)
 

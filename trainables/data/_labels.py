@@ -74,7 +74,7 @@ def bare_names(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
     blank = np.flatnonzero(bare != labels)
     if len(blank):
         count, shown = f"{len(blank):,} of {len(labels):,}", f"{str(labels[blank[0]])!r}"
-        text = f"blanks around {count} labels are removed, such as {shown} in row {blank[0]}"
+        text = f"removed the blanks around {count} labels, such as {shown} in row {blank[0]}"
         note(place, f"{what}: {text}")
     return bare
 

@@ -193,8 +193,8 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
         first = {each: name for name, each in reversed(scores.items())}
         found = " and ".join(f"{each} ({name!r})" for each, name in sorted(first.items()))
         raise InputError(
-            f"{path}: has columns of {found}; remove one kind, or choose one with --kind, in a "
-            "task with inputs: {kind: logits}"
+            f"{path}: has columns of {found}; remove one kind, or add --kind logits or "
+            "--kind probs (in a sweep file's task: `inputs: {kind: logits}`)"
         )
     return scores
 
@@ -207,7 +207,10 @@ def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
         name = found["name"] if found else column
         twin = name if name in classes else _renamed(name)
         if twin in classes:
-            raise InputError(f"{path}: {classes[twin]!r} and {column!r} are the same class")
+            raise InputError(
+                f"{path}: columns {classes[twin]!r} and {column!r} are for the same class; "
+                "remove one"
+            )
         classes[name] = column
     numbers = [name for name in classes if NUMBER.fullmatch(name)]
     if numbers and len(numbers) < len(classes):
@@ -235,13 +238,13 @@ def _check_gaps(path: Path, numbers: list[int]) -> None:
     """Refuse two columns with the same number, and note missing numbers."""
     for before, after in pairwise(numbers):
         if before == after:
-            raise InputError(f"{path}: two columns of scores are class {before}")
+            raise InputError(f"{path}: two columns of scores are for class {before}; remove one")
     gaps = (range(before + 1, after) for before, after in pairwise(numbers))
     missing = [*islice(chain.from_iterable(gaps), NAMED)]
     if missing:
         more = numbers[-1] - numbers[0] + 1 - len(numbers) - len(missing)
         named = ", ".join(map(str, missing)) + (f" and {more:,} more" if more else "")
-        note(path, f"no column of scores is class {named}; the file has {len(numbers)} classes")
+        note(path, f"no column of scores is for class {named}; the file has {len(numbers)} classes")
 
 
 def _shown(columns: list[str]) -> str:
@@ -274,7 +277,9 @@ def read_set(path: Path, name: str) -> tuple[str, dict[str, np.ndarray]]:
     if not name:
         names = find_sets(path)
         if len(names) > 1:
-            raise InputError(f"{path}: has {len(names)} sets; write PATH:{names[0]} for the first")
+            raise InputError(
+                f"{path}: has {len(names)} sets; add a name after a colon, such as PATH:{names[0]}"
+            )
         (name,) = names
     with _opened(path) as file:
         group = _group(file, name)

@@ -323,8 +323,8 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
     """Note one or two classes that are no row's label: their columns may not be scores."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
-        names = " and ".join(map(repr, absent))
-        note(path, f"no row has the label {names}; its column is read as a class")
+        names = " or ".join(map(repr, absent))
+        note(path, f"no row has the label {names}; its column is read as a class too")
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
@@ -335,7 +335,7 @@ def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
 def _sorted_names(path: Path, labels: Sequence[np.ndarray], width: int) -> tuple[str, ...]:
     names = tuple(np.unique(np.concatenate(labels)).tolist())
     _check_width(path, names, width)
-    how = f"the columns are read as the labels in sorted order ({shown_names(names)})"
+    how = f"the columns are assigned to the labels in sorted order ({shown_names(names)})"
     note(path, f"{how}; for another order add an array `classes`")
     return names
 
@@ -368,8 +368,8 @@ def _scores(path: Path, part: Part) -> np.ndarray:
     """Return the scores of one part as logits (N, K)."""
     if part.kind is None:
         raise InputError(
-            f"{path}: the kind of scores is unknown; use --kind, in a task inputs.kind: "
-            f"{' or '.join(KINDS)}"
+            f"{path}: are the scores logits or probabilities? Add --kind logits or --kind probs "
+            "(in a sweep file's task: `inputs: {kind: probs}`)"
         )
     values = _numbers(path, part.scores)
     check_columns(values, path)

@@ -161,7 +161,7 @@ class MaskedReader(Reader):
             for image, _ in found[part]:
                 if image in seen:
                     raise InputError(
-                        f"{path} names {image.stem}, and so does {seen[image]}; name each image "
+                        f"{seen[image]} and {path} both list {image.stem}; list each image "
                         "only once"
                     )
                 seen[image] = path
@@ -177,7 +177,7 @@ class MaskedReader(Reader):
             raise InputError(f"{path} is empty; expected one name per line")
         for file in itertools.chain(*pairs):
             if not file.is_file():
-                raise InputError(f"{file} does not exist, but {path} names it")
+                raise InputError(f"{file} does not exist, but {path} lists it")
         return pairs
 
     def read(self, download: bool) -> tuple[DatasetInfo, MaskedFiles, MaskedFiles | None]:

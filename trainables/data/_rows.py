@@ -226,7 +226,7 @@ def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
     high = np.maximum(counts - spare, 0)
     low = np.minimum(least, high)
     if not low.sum() <= size <= high.sum():
-        raise ValueError(f"{size} is outside [{low.sum()}, {high.sum()}]")
+        raise ValueError(f"expected {low.sum()} to {high.sum()} rows, got {size}")
     quota, remainder = np.divmod(counts * size, counts.sum())
     taken = np.clip(quota, low, high)
     order = np.argsort(-remainder, kind="stable")

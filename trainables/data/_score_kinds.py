@@ -14,9 +14,9 @@ ROUNDED, COARSE = 0.01, 0.05
 DIGITS = (1, 2, 3, 4)
 ZERO = 0.01  # Zeros become this share of the last digit's unit: it hardly changes the sum.
 NEARLY_ZERO = -0.01  # Values from here to 0 are probabilities of 0 with rounding errors.
-GIVE_LOGITS = "use --kind logits, in a task inputs: {kind: logits}"
+GIVE_LOGITS = "add --kind logits (in a sweep file's task: `inputs: {kind: logits}`)"
 PERCENT = "percentages (rows add up to 100); divide them by 100"
-GIVE_PROBS = "use --kind probs, in a task inputs: {kind: probs}"
+GIVE_PROBS = "add --kind probs (in a sweep file's task: `inputs: {kind: probs}`)"
 
 
 def check_columns(scores: np.ndarray, place: Path) -> None:
@@ -24,8 +24,9 @@ def check_columns(scores: np.ndarray, place: Path) -> None:
     if scores.ndim == 1 or scores.shape[1:] == (1,):
         raise InputError(
             f"{place}: expected one score per class, got one per row (shape {scores.shape}); for "
-            "probabilities of class 1, save probs = np.stack([1 - p, p], axis=1), in a table the "
-            "columns prob_0 and prob_1; for logits of class 1, np.stack([0 * z, z], axis=1)"
+            "probabilities p of class 1, save probs = np.stack([1 - p, p], axis=1), or a table "
+            "with the columns prob_0 and prob_1; for logits z of class 1, save "
+            "logits = np.stack([0 * z, z], axis=1)"
         )
 
 
@@ -51,10 +52,10 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
     if off.max() > SUM_TOLERANCE:
         least = max(least, ZERO / 10 ** (digits or DIGITS[-1]))
         between = f"rows add up to {sums.min():.4g} to {sums.max():.4g}, as after rounding"
-        note(place, f"{between}; each is divided by its sum, and 0 counts as {least:g}")
+        note(place, f"{between}; each row is divided by its sum, and 0 is replaced by {least:g}")
         probs = probs / sums[:, None].astype(probs.dtype)
     elif digits and (zeros := np.count_nonzero(probs == 0)):
-        text = f"{zeros} probabilities were rounded to 0 and count as {least:.2g}"
+        text = f"{zeros} probabilities were rounded to 0 and are replaced by {least:.2g}"
         note(place, f"{text}, which distorts fits; save more than {digits} digits")
     positive = np.maximum(probs, probs.dtype.type(least))
     return np.log(positive, out=positive)
@@ -65,18 +66,18 @@ def check_are_logits(logits: np.ndarray, place: Path) -> None:
     if logits.ndim != 2 or not logits.size or not logits.min() >= 0:
         return
     if _are_percentages(logits):
-        raise InputError(f"{place}: its logits are {PERCENT} and {GIVE_PROBS}")
+        raise InputError(f"{place}: the logits are {PERCENT} and {GIVE_PROBS}")
     if logits.dtype.kind != "f":
         return
     if np.abs(logits.sum(axis=1, dtype=np.float64) - 1).max() <= _tolerance(
         logits.shape[1], _digits(logits)
     ):
         raise InputError(
-            f"{place}: its logits are probabilities (no row has a negative value, each adds up to "
-            f"1); {GIVE_PROBS}"
+            f"{place}: the logits are probabilities (no negative value, every row adds up to 1); "
+            f"{GIVE_PROBS}"
         )
     if 0 < logits.max() <= 1:
-        note(place, "all logits are between 0 and 1; they may be sigmoids instead of logits")
+        note(place, "all logits are between 0 and 1, so they may be outputs of sigmoids")
 
 
 def _refuse_values(probs: np.ndarray, place: Path) -> None:
@@ -84,7 +85,7 @@ def _refuse_values(probs: np.ndarray, place: Path) -> None:
     if probs.min() >= 0 and np.isfinite(probs.max()):
         return
     if _are_log_probs(probs[:ROWS_AT_ONCE]):
-        raise InputError(f"{place}: its probabilities are log-probabilities; save np.exp of them")
+        raise InputError(f"{place}: the probabilities are log-probabilities; save np.exp of them")
     row, column = map(int, np.argwhere(~np.isfinite(probs) | (probs < 0))[0])
     text = f"{place}: {probs[row, column]:.6g} in row {row}, class {column} is not a probability"
     lowest = float(np.nanmin(probs))
@@ -120,7 +121,7 @@ def _tolerance(classes: int, digits: int | None) -> float:
 def _sums_refused(probs: np.ndarray, sums: np.ndarray) -> str:
     """Return the message for rows of non-negative values that do not add up to 1."""
     if _are_percentages(probs):
-        return f"its probabilities are {PERCENT}"
+        return f"the probabilities are {PERCENT}"
     between = f"rows add up to {sums.min():.4g} to {sums.max():.4g}, expected 1"
     if np.median(np.abs(sums - 1)) <= ROUNDED:
         row = int(np.abs(sums - 1).argmax())

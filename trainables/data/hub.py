@@ -139,8 +139,8 @@ class HubReader(TextsReader):
             hidden = next((row for row, cell in enumerate(cells) if cell in (None, -1)), None)
             if hidden is not None:
                 raise InputError(
-                    f"{paths[0]}: {name}={cells[hidden]!r} in row {hidden} is not a label; if this "
-                    "split's labels are secret, use another with inputs: {test: SPLIT}"
+                    f"{paths[0]}: {name}={cells[hidden]!r} in row {hidden} is not a label; if the "
+                    "labels of this split are secret, use another split: inputs: {test: SPLIT}"
                 )
             parts.append(LabelPart(cells, f"{paths[0]}: {name}"))
         if classes := self._features()[name].classes:

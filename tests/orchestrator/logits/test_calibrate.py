@@ -62,9 +62,9 @@ NOT_ONE = (
     "this way)"
 )
 ONE_SCORE = (
-    "expected one score per class, got one per row (shape (3,)); for probabilities of "
-    "class 1, save probs = np.stack([1 - p, p], axis=1), in a table the columns prob_0 and prob_1; "
-    "for logits of class 1, np.stack([0 * z, z], axis=1)"
+    "expected one score per class, got one per row (shape (3,)); for probabilities p of "
+    "class 1, save probs = np.stack([1 - p, p], axis=1), or a table with the columns prob_0 and "
+    "prob_1; for logits z of class 1, save logits = np.stack([0 * z, z], axis=1)"
 )
 
 
@@ -135,7 +135,7 @@ def test_pickled_pairs_of_any_protocol(tmp_path, protocol):
     file = read_logits(tmp_path / "net.p", "logits")
     np.testing.assert_array_equal(file.fit.logits.numpy(), pair[0][0])
     np.testing.assert_array_equal(file.rows.labels.numpy(), pair[1][1][:, 0])
-    with pytest.raises(InputError, match="the kind of scores is unknown"):
+    with pytest.raises(InputError, match="are the scores logits or probabilities"):
         read_logits(tmp_path / "net.p")
 
 

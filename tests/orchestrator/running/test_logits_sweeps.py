@@ -294,7 +294,7 @@ def test_scores_are_read_as_the_kind_that_is_named(tmp_path: Path) -> None:
         text = f"{{{task}, name: {kind}, inputs: {{kind: {kind}}}}}"
         spec = parse_sweep(f"name: x\ntasks: [{text}]\nrecipes: [ts]\nstorage: {tmp_path}\n", "x")
         if kind == "logits":
-            with pytest.raises(InputError, match="its logits are probabilities"):
+            with pytest.raises(InputError, match="the logits are probabilities"):
                 prepare_data(spec)
             continue
         assert replace(preview_data(spec), copies={}) == DataPreview({})

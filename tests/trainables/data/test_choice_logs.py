@@ -107,7 +107,7 @@ def test_a_wrong_sample_is_told_with_its_row(sample: Any, told: str, tmp_path: P
         ("a.jsonl", "not json\n", r"a.jsonl: row 0: is not JSON \("),
         ("a.jsonl", "[]\n", "a.jsonl: row 0: expected an object, got list"),
         ("a.jsonl", "\n", "a.jsonl: the log has no samples"),
-        ("a.json", "{}", "a.json: no `samples`; expected a JSON log of inspect"),
+        ("a.json", "{}", "a.json has no list `samples`; expected a JSON log of Inspect AI"),
         (
             "a.json",
             '{"samples": [{}]}',

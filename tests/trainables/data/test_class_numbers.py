@@ -11,8 +11,10 @@ from trainables.common.logit_rows import check_labels, check_logits
 from trainables.data import DataNote, read_logits, read_source
 from trainables.data._class_numbers import LabelPart, number_labels
 
-BY_NAME = "label 1 is the class named '1', not class 1 counted from 0"
-FROM_ZERO = "some labels are not names of classes, so labels count from 0: label 0 is class '1'"
+BY_NAME = "label 1 is read as the class named '1', not as class 1 counted from 0"
+FROM_ZERO = (
+    "some labels are not names of classes, so labels count from 0: label 0 is read as class '1'"
+)
 STARS = "12345"
 # Names of classes, labels, their numbers, and the note.
 READINGS = {
@@ -20,9 +22,19 @@ READINGS = {
     "numbers from 1, the largest too": (STARS, [5, 1], [4, 0], ""),
     "numbers from 0 of classes named from 1": (STARS, [0, 4, 1], [0, 4, 1], FROM_ZERO),
     "numbers from 0": ("01234", [4, 0], [4, 0], ""),
-    "names in another order": ("210", [2, 1, 0], [0, 1, 2], "label 0 is the class named '0', not"),
+    "names in another order": (
+        "210",
+        [2, 1, 0],
+        [0, 1, 2],
+        "label 0 is read as the class named '0', not",
+    ),
     "any numbers": (["3", "7", "9"], [9, 3, 7], [2, 0, 1], ""),
-    "numbers from 0 of any numbers": (["3", "7", "9"], [0, 2, 1], [0, 2, 1], "0 is class '3'"),
+    "numbers from 0 of any numbers": (
+        ["3", "7", "9"],
+        [0, 2, 1],
+        [0, 2, 1],
+        "0 is read as class '3'",
+    ),
     "padded numbers": (["01", "02", "10"], [10, 1, 2], [2, 0, 1], ""),
     "decimals": (["0.0", "1.0"], [1, 0], [1, 0], ""),
     "below 0": (["-1", "1"], [1, -1], [1, 0], ""),
@@ -34,7 +46,7 @@ READINGS = {
         ["a", "b", "c"],
         [2, 1],
         [2, 1],
-        "no label is 0; label 1 is read as 'b', counted from 0",
+        "no label is 0; label 1 is read as class 'b', counted from 0",
     ),
 }
 
@@ -57,8 +69,8 @@ WRONG = {
     "one of each": (
         STARS,
         [5, 0],
-        "0 in row 1 is not a class; classes are '1', '2', '3', '4', '5'; as "
-        "numbers from 0, labels would be below 5, but one is 5",
+        "0 in row 1 is not a class; classes are '1', '2', '3', '4', '5'; "
+        "numbers that count from 0 must be below 5, got 5",
     ),
     "a column is missing": ("02", [0, 1], "1 in row 1 is not a class; classes are '0', '2'"),
     "from 1": (
@@ -118,7 +130,7 @@ def test_labels_from_1_of_columns_from_1(ending, form, tmp_path):
             frame.to_parquet(path)
         else:
             frame.to_csv(path, index=False, sep="\t" if ending == ".tsv" else ",")
-    with pytest.warns(DataNote, match="label 1 is the class named '1', not class 1"):
+    with pytest.warns(DataNote, match="label 1 is read as the class named '1', not as class 1"):
         file = read_logits(path)
     assert file.rows.labels.tolist() == (LABELS - 1).tolist()
     np.testing.assert_allclose(file.rows.logits, LOGITS, rtol=1e-13)
@@ -128,7 +140,7 @@ def test_labels_from_1_of_columns_from_1(ending, form, tmp_path):
 def test_arrays_without_names_of_classes(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, logits=LOGITS, labels=LABELS)
-    with pytest.warns(DataNote, match="labels: no label is 0; label 1 is read as 'column 1'"):
+    with pytest.warns(DataNote, match="labels: no label is 0; label 1 is read as class 'column 1'"):
         assert read_logits(path).rows.labels.tolist() == LABELS.tolist()
     np.savez(path, logits=LOGITS[:, :4], labels=LABELS)
     told = "labels: 4 in row 0; expected 0 to 3; labels from 1 to 4 count from 1: subtract 1"

@@ -170,6 +170,7 @@ def test_a_class_of_one_image_is_named_where_the_split_needs_more(look, folder, 
     else:
         told = refusal(prepare, name, "unused", SplitSpec(), tmp_path / "p")
     assert told == (
-        f"dataset {name!r}: split test=0.25: 1 is outside [0, 0] of 2 rows; classes with only one "
-        "row: 'cat', 'dog'; each class needs at least two, because one stays for training"
+        f"dataset {name!r}: split test=0.25: expected 0 to 0 rows, got 1 of 2 rows; classes "
+        "with only one row: 'cat', 'dog'; each class needs at least two, because one stays "
+        "for training"
     )

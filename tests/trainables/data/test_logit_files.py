@@ -72,7 +72,7 @@ def test_probabilities_become_logarithms_of_their_precision(tmp_path, given, kep
         ([0.5, 0.515], "row 4 adds up to 1.015, expected 1; most rows do"),
         ([1.0001, -0.0001], "-0.0001 in row 4, class 1 is not a probability; expected values in"),
         ([1.0, np.nan], "nan in row 4, class 1 is not a probability"),
-        ([2.0, -1.0], "-1 in row 4, class 1 is not a probability; if these are logits, use --kind"),
+        ([2.0, -1.0], "-1 in row 4, class 1 is not a probability; if these are logits, add --kind"),
     ],
 )
 def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(tmp_path, row, text):
@@ -210,12 +210,12 @@ def test_a_set_of_an_hdf5_file(tmp_path):
     assert read_logits(f"{path}:cifar/vit", "probs").rows.labels.tolist() == [2]
     needed = "expected probas_cal, labels_cal, probas_test, labels_test"
     for address, kind, text in (
-        (str(path), None, "has 3 sets; write PATH:cifar/half for the first"),
+        (str(path), None, "has 3 sets; add a name after a colon, such as PATH:cifar/half"),
         (
             f"{path}:cifar/vit",
             "logits",
-            "its logits are probabilities (no row has a negative value, each adds up to 1); use "
-            "--kind probs, in a task inputs: {kind: probs}",
+            "the logits are probabilities (no negative value, every row adds up to 1); add "
+            "--kind probs (in a sweep file's task: `inputs: {kind: probs}`)",
         ),
         (f"{path}:cifar/half", None, f"/cifar/half has no array 'labels_cal'; {needed}"),
         (f"{path}:cifar", None, f"/cifar has no array 'probas_cal'; {needed}"),
@@ -473,7 +473,7 @@ def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path):
 
 def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
     path = write(tmp_path / "a.npz", logits=SCORES, labels=[2, 1])
-    told = r"its logits are probabilities .*use --kind probs, in a task inputs: \{kind: probs\}"
+    told = r"the logits are probabilities .*add --kind probs .*`inputs: \{kind: probs\}`"
     with pytest.raises(InputError, match=told):
         read_logits(path)
     np.testing.assert_allclose(read_logits(path, "probs").rows.logits[0].exp(), SCORES[0])
@@ -485,7 +485,10 @@ def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
         ("a,b\n1,2\n", "no columns of labels (it has 'a', 'b'); name one column label"),
         ("label,x,y\n", "several columns of labels (it has 'label', 'x', 'y')"),
         ("label,a,b\n0,1,2\n", "no columns of scores (it has 'a', 'b'); name them logit_CLASS"),
-        ("label,0,1\n0,1,2\n", "the kind of scores is unknown; use --kind"),
+        (
+            "label,0,1\n0,1,2\n",
+            "are the scores logits or probabilities? Add --kind logits or --kind probs",
+        ),
         ("label,logit_0,logit_0\n0,1,2\n", "has two columns named 'logit_0'"),
         ("label,logit_0,logit_1\n0,1,2,3\n", "row 0 has 4 cells, the header has 3"),
         ("label,logit_0,logit_1\n0,1,x\n", "row 0, column 'logit_1': expected a number, got 'x'"),

@@ -460,11 +460,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         _mask(np.zeros((11, 13, 3))),
         f"{MASK}: expected a palette or grey PNG whose values are classes, got image mode RGB",
     ),
-    "missing": (_damage(MASK, Path.unlink), f"{MASK} does not exist, but PLACE/{LIST} names it"),
+    "missing": (_damage(MASK, Path.unlink), f"{MASK} does not exist, but PLACE/{LIST} lists it"),
     "empty": (_list(b" \n"), f"{LIST} is empty; expected one name per line"),
     "twice": (
         _list(b"train0\ntest1\n"),
-        f"{LISTS}/test.txt names test1, and so does PLACE/{LIST}; name each image only once",
+        f"{LIST} and PLACE/{LISTS}/test.txt both list test1; list each image only once",
     ),
     "no UTF-8": (
         _list(b"train0\n\xff\n"),

@@ -142,7 +142,8 @@ def test_blanks_around_the_names_of_an_archive_mean_nothing(archive, write_npz):
     archive["y_train"] = np.char.add(archive["y_train"], np.where(np.arange(40) == 5, " ", ""))
     archive["classes"] = np.array(["ant", "bee ", "cat", "dog"])
     with pytest.warns(
-        DataNote, match=r"y_train: blanks around 1 of 40 labels .* such as 'bee ' in row 5"
+        DataNote,
+        match=r"y_train: removed the blanks around 1 of 40 labels, such as 'bee ' in row 5",
     ):
         found = read_source(write_npz(archive), "unused")
     assert (found.fingerprint, found.info.classes) == (expected.fingerprint, tuple(names))
@@ -359,7 +360,7 @@ def test_class_folders_that_differ_in_blanks_only_are_refused(folder):
     lay_flat(folder)
     (folder / "dog").rename(folder / "cat ")
     assert refusal(labels_of, folder) == (
-        f"{folder}: class folders ['cat', 'cat '] differ in blanks only; rename or merge them; "
+        f"{folder}: class folders ['cat', 'cat '] differ only in blanks; rename or merge them; "
         f"{LAYOUT}"
     )
 

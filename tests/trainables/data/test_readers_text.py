@@ -141,7 +141,7 @@ def test_blanks_around_labels_and_marks_of_the_byte_order_mean_nothing(ending, w
     with pytest.warns(DataNote) as told:
         found = read_source(f"text:{path}", "unused")
     assert {str(each.message) for each in told} == {
-        f"{path}: label: blanks around 1 of 8 labels are removed, such as 'cat ' in row 2"
+        f"{path}: label: removed the blanks around 1 of 8 labels, such as 'cat ' in row 2"
     }
     assert (found.fingerprint, found.info.classes) == (expected.fingerprint, ("cat", "dog"))
 

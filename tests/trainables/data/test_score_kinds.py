@@ -14,7 +14,7 @@ from trainables.data import DataNote, read_logits
 RANDOM = np.random.default_rng(0)
 PROBS = RANDOM.dirichlet(np.ones(5), 40)
 LABELS = np.arange(40) % 5
-KIND = "use --kind probs, in a task inputs: {kind: probs}"
+KIND = "add --kind probs (in a sweep file's task: `inputs: {kind: probs}`)"
 
 
 def write(path: Path, labels: np.ndarray = LABELS, **arrays: np.ndarray) -> Path:
@@ -34,9 +34,7 @@ def test_rounded_rows_are_divided_by_their_sums(digits, zero, tmp_path):
     sums = probs.sum(axis=1, keepdims=True)
     assert np.abs(sums - 1).max() > 1e-3
     path = write(tmp_path / "a.npz", probs=probs)
-    told = (
-        rf"rows add up to .* as after rounding; each is divided by its sum, and 0 counts as {zero}"
-    )
+    told = rf"as after rounding; each row is divided by its sum, and 0 is replaced by {zero}"
     with pytest.warns(DataNote, match=told):
         found = read_logits(path).rows.logits.exp().numpy()
     np.testing.assert_allclose(found, np.maximum(probs / sums, zero))
@@ -45,7 +43,9 @@ def test_rounded_rows_are_divided_by_their_sums(digits, zero, tmp_path):
 def test_zeros_of_rounded_rows_are_told(tmp_path):
     probs = np.array([[0.5, 0.5, 0.0], [0.125, 0.875, 0.0]])
     path = write(tmp_path / "a.npz", np.array([0, 1]), probs=probs)
-    told = "2 probabilities were rounded to 0 and count as 2.2e-308, which distorts fits; save more"
+    told = (
+        "2 probabilities were rounded to 0 and are replaced by 2.2e-308, which distorts fits; save"
+    )
     with pytest.warns(DataNote, match=told):
         assert float(read_logits(path).rows.logits[0, 2]) == np.log(np.finfo(float).tiny)
 
@@ -58,9 +58,9 @@ def test_exact_rows_are_taken_as_they_are(tmp_path):
 SIGMOIDS = 1 / (1 + np.exp(-RANDOM.normal(size=(40, 5))))
 SUMS = r"rows add up to [\d.]+ to [\d.]+, expected 1"
 NOT_PROBS = {
-    "percentages": (100 * PROBS, r"its probabilities are percentages .* divide them by 100$"),
-    "rounded percentages": ((100 * PROBS).round(), "its probabilities are percentages"),
-    "whole percentages": ((100 * PROBS).round().astype(int), "its probabilities are percentages"),
+    "percentages": (100 * PROBS, r"the probabilities are percentages .* divide them by 100$"),
+    "rounded percentages": ((100 * PROBS).round(), "the probabilities are percentages"),
+    "whole percentages": ((100 * PROBS).round().astype(int), "the probabilities are percentages"),
     "sigmoids": (SIGMOIDS, f"{SUMS}; they may be one sigmoid per class; save probabilities"),
     "log-probabilities": (np.log(PROBS), "are log-probabilities; save np.exp of them$"),
     "log-probabilities with 0": (
@@ -69,7 +69,7 @@ NOT_PROBS = {
     ),
     "a column less": (PROBS[:, :4], f"{SUMS}; save all classes, with more digits$"),
     "counts": (3 * SIGMOIDS, f"in row 0, class . is above 1; {SUMS}$"),
-    "logits": (np.log(PROBS) + 2, r"is not a probability; if these are logits, use --kind logits"),
+    "logits": (np.log(PROBS) + 2, r"is not a probability; if these are logits, add --kind logits"),
     "a value below 0": (PROBS - np.eye(40, 5) * 1.1 * PROBS, "is not a probability; expected"),
 }
 
@@ -95,11 +95,13 @@ def test_the_advice_for_logits_gives_the_right_figure(tmp_path):
 def test_probabilities_are_not_taken_as_logits(kind, tmp_path):
     for number, probs in enumerate((PROBS, PROBS.round(3), PROBS.round(2))):
         path = write(tmp_path / f"{number}.npz", logits=probs)
-        told = f"{path}: its logits are probabilities (no row has a negative value, each adds up to"
-        assert refusal(read_logits, path, kind) == f"{told} 1); {KIND}"
+        told = f"{path}: the logits are probabilities (no negative value, every row adds up to 1);"
+        assert refusal(read_logits, path, kind) == f"{told} {KIND}"
     path = write(tmp_path / "percent.npz", logits=100 * PROBS)
-    assert "its logits are percentages (rows add up to 100); divide" in refusal(read_logits, path)
-    with pytest.warns(DataNote, match="all logits are between 0 and 1; they may be sigmoids"):
+    assert "the logits are percentages (rows add up to 100); divide" in refusal(read_logits, path)
+    with pytest.warns(
+        DataNote, match="all logits are between 0 and 1, so they may be outputs of sigmoids"
+    ):
         read_logits(write(tmp_path / "sigmoids.npz", logits=SIGMOIDS), kind)
     read_quietly(write(tmp_path / "log.npz", logits=np.log(PROBS)), kind)
 
@@ -126,7 +128,7 @@ def table(path: Path, **columns: object) -> Path:
 
 TWO = {"logit_0": [1.5, -2.0], "logit_1": [0.5, 1.0], "label": [0, 1]}
 WORDS = {"logit_a": [1.5, -2.0], "logit_b": [0.5, 1.0], "label": ["a", "b"]}
-SAME = "are the same class"
+SAME = "are for the same class; remove one"
 COLUMNS = {
     "a difference": (
         {**TWO, "logit_diff": [1, 2]},
@@ -136,18 +138,18 @@ COLUMNS = {
         {"logit_other": [1, 2], **TWO},
         "column 'logit_other' has no class number",
     ),
-    "a column twice": ({**TWO, "logit_1.1": [1, 2]}, f"'logit_1' and 'logit_1.1' {SAME}"),
-    "a word twice": ({**WORDS, "logit_b.1": [1, 2]}, f"'logit_b' and 'logit_b.1' {SAME}"),
-    "two spellings": ({**TWO, "logits_1": [1, 2]}, f"'logit_1' and 'logits_1' {SAME}"),
-    "a padded number": ({**TWO, "logit_01": [1, 2]}, "two columns of scores are class 1"),
+    "a column twice": ({**TWO, "logit_1.1": [1, 2]}, f"columns 'logit_1' and 'logit_1.1' {SAME}"),
+    "a word twice": ({**WORDS, "logit_b.1": [1, 2]}, f"columns 'logit_b' and 'logit_b.1' {SAME}"),
+    "two spellings": ({**TWO, "logits_1": [1, 2]}, f"columns 'logit_1' and 'logits_1' {SAME}"),
+    "a padded number": ({**TWO, "logit_01": [1, 2]}, "two columns of scores are for class 1"),
     "a sum": (
         {**WORDS, "logit_sum": [1, 2]},
         "column 'logit_sum' has the name of a statistic, not of a class; remove it or rename it",
     ),
     "two kinds": (
         {**WORDS, "prob_max": [1, 2]},
-        "has columns of logits ('logit_a') and probs ('prob_max'); remove one kind, or choose one "
-        "with --kind, in a task with inputs: {kind: logits}",
+        "has columns of logits ('logit_a') and probs ('prob_max'); remove one kind, or add --kind "
+        "logits or --kind probs (in a sweep file's task: `inputs: {kind: logits}`)",
     ),
     "a label without a column": ({**TWO, "label": [0, 2]}, "label: 2 in row 1 is not a class"),
     "one column": ({"prob_1": [0.5, 1.0], "label": [0, 1]}, "expected one score per class, got"),
@@ -193,7 +195,9 @@ def test_a_named_column_without_a_label_is_told(tmp_path):
 
 def test_the_first_missing_columns_are_named_and_the_others_counted(tmp_path):
     columns = {f"logit_{number}": [0.5, 1.0] for number in (0, 2, 9, 10)}
-    with pytest.warns(DataNote, match=r"is class 1, 3, 4, 5, 6 and 2 more; the file has 4 classes"):
+    with pytest.warns(
+        DataNote, match=r"is for class 1, 3, 4, 5, 6 and 2 more; the file has 4 classes"
+    ):
         read_logits(table(tmp_path / "a.csv", label=[0, 2], **columns))
 
 
@@ -209,7 +213,7 @@ def test_masked_labels_are_counted_in_all_parts_of_a_file(tmp_path):
 
 def test_columns_that_leave_out_a_class_are_told(tmp_path):
     path = table(tmp_path / "a.csv", label=[0, 2], logit_2=[0.5, 1.0], logit_0=[1.5, -2.0])
-    with pytest.warns(DataNote, match="no column of scores is class 1; the file has 2 classes"):
+    with pytest.warns(DataNote, match="no column of scores is for class 1; the file has 2 classes"):
         rows = read_logits(path).rows
     assert rows.labels.tolist() == [0, 1]
     assert rows.logits.tolist() == [[1.5, 0.5], [-2, 1]]

@@ -232,9 +232,9 @@ def test_wrong_spec(fields, text):
             "validation=710 leaves nothing of 710 rows; for a fraction "
             "use split: {validation: 0.1}",
         ),
-        ({"validation": 708}, "validation=708: 708 is outside [0, 706] of 710 rows"),
+        ({"validation": 708}, "validation=708: expected 0 to 706 rows, got 708 of 710 rows"),
         ({"train_limit": 700}, "train_limit=700 is more than all 639 rows"),
-        ({"train_limit": 3}, "train_limit=3: 3 is outside [4, 639]"),
+        ({"train_limit": 3}, "train_limit=3: expected 4 to 639 rows, got 3"),
         ({"test_limit": 101}, "test_limit=101 is more than all 100 rows"),
     ],
 )
