@@ -110,7 +110,10 @@ class _View:
 
     def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return self._page("problem.html", {"text": error.detail}, error.status_code)
+        content = {"text": error.detail}
+        if "page" in request.query_params:
+            content["first"] = f"?{request.url.remove_query_params('page').query}"
+        return self._page("problem.html", content, error.status_code)
 
     def failed(self, request: Request, error: Exception) -> Response:
         status = 400 if isinstance(error, notes.TooLongError) else 500
@@ -180,8 +183,8 @@ class _View:
             choice("sort.trials", order, _pages.ORDERS)
         with sweep.ledger() as ledger:
             index = query.get("study")
-            study = None if index is None else _study_at(ledger, number("study", index))
-            page = number("page", query.get("page", "1"))
+            study = _study_at(ledger, number("study", index)) if index else None
+            page = number("page", query.get("page") or "1")
             text = query.get("filter.trials", "")
             content = _pages.trials_page(sweep.folder, ledger, study, state, order, text, page)
             return self._page("trials.html", content)
