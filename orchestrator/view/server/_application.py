@@ -110,14 +110,16 @@ class _View:
 
     def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        content = {"text": error.detail}
-        if "page" in request.query_params:
-            content["first"] = f"?{request.url.remove_query_params('page').query}"
-        return self._page("problem.html", content, error.status_code)
+        first = f"?{request.url.remove_query_params('page').query}"
+        paged = "page" in request.query_params
+        return self._problem(error.detail, error.status_code, first if paged else "")
 
     def failed(self, request: Request, error: Exception) -> Response:
         status = 400 if isinstance(error, notes.TooLongError) else 500
-        return self._page("problem.html", {"text": str(error)}, status)
+        return self._problem(str(error), status)
+
+    def _problem(self, text: str, status: int, first: str = "") -> Response:
+        return self._page("problem.html", {"text": text, "first": first}, status)
 
     def _followed(self, name: str) -> FollowedSweep:
         sweep = self._book.sweeps().get(name)
