@@ -81,11 +81,12 @@ class StoredSweep:
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
         """Return a measured trial's predictions on the test data of its seed."""
-        found = self.store.find(ArtifactRef("evaluate", trial.predictions))
+        ref = ArtifactRef("evaluate", trial.predictions)
+        found = self.store.find(ref)
         if found is None:
             raise InputError(
-                f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone; "
-                f"`{self._resuming}` computes them again"
+                f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone: "
+                f"{self.store.fault(ref)}; `{self._resuming}` computes it again"
             )
         tensors = found.tensors("test")
         if "images" in tensors:

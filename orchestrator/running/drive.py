@@ -17,6 +17,7 @@ from orchestrator.storage.machines import Machines
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.stages import ArtifactRef
+from trainables.common.words import many
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
 from trainables.jobs import Job, Report, Status, TestWork
@@ -66,7 +67,8 @@ def _is_complete(one: Measurement, past: Ledger, available: Available) -> bool:
     trial = past.trials.get(one.chosen.trial.key)
     if trial is None or not trial.test or (one.default and not trial.default_predictions):
         return False
-    if not available(ArtifactRef("evaluate", trial.predictions)):
+    keys = (trial.predictions, trial.default_predictions if one.default else trial.predictions)
+    if not all(available(ArtifactRef("evaluate", key)) for key in keys):
         return False
     return all(any(name.startswith(f"{label}/") for name in trial.test) for label in one.suites)
 
@@ -197,7 +199,7 @@ def drive(
     if not state.finished:
         return False
     pending = pending_measurements(state, past, store.contains)
-    say(f"measuring {len(pending)} chosen configurations on test data")
+    say(f"measuring {many(len(pending), 'chosen configuration')} on test data")
 
     def give_up(study: str, reason: str) -> None:
         say(f"{study} failed: {reason}")

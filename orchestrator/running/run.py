@@ -23,7 +23,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import FollowedSweep, Ledger, read_ledger
 from orchestrator.storage.machines import Machines
 from orchestrator.storage.provenance import keep_plugins, pin_plugins, provenance
-from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.results import StudyResult, cells_of, results_of
 from orchestrator.storage.status import time_left
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.executors import EXECUTORS
@@ -239,11 +239,11 @@ def _is_blocked(shipper: ShipperProcess) -> bool:
 
 
 def _usable(store: ArtifactStore, past: Ledger) -> Callable[[ArtifactRef], bool]:
-    """Return a check whether a stored outcome is usable; the check removes damaged outcomes."""
-    measured = (trial.predictions for trial in past.trials.values() if trial.test)
-    if past.status == "finished" and all(
-        store.contains(ArtifactRef("evaluate", key)) for key in measured
-    ):
+    """Return a check whether a stored outcome is usable; remove damaged predictions of cells."""
+    cells = [trial for _, trial in cells_of(past)]
+    keys = {key for t in cells for key in (t.predictions, t.default_predictions or t.predictions)}
+    lost = [key for key in keys if store.find(ArtifactRef("evaluate", key)) is None]
+    if past.status == "finished" and not lost:
         return store.contains
     return lambda ref: store.find(ref) is not None
 

@@ -52,8 +52,6 @@ def _figures(
     key: str, names: Sequence[str], kept: KeptPredictions, sweep: str
 ) -> tuple[dict[str, float], bool]:
     """Return figures of one seed, and whether its rows are a sample of pixels."""
-    rows = kept.read(key)
-    if rows is None:
-        raise InputError(f"its predictions are gone; `{kept.resuming(sweep)}` computes them again")
+    rows = kept.need(key, sweep)
     calibration = kept.validation(key) if any(map(of_sets, names)) else None
     return column_report(rows["log_probs"], rows["labels"], names, calibration), "images" in rows

@@ -42,6 +42,23 @@ class KeptPredictions:
         found = self._store.find(ArtifactRef("evaluate", key))
         return None if found is None else found.tensors("test")
 
+    def need(self, key: str, sweep: str) -> dict[str, Tensor]:
+        """Return the tensors of an evaluation, or name the lost file and the remedy."""
+        if (found := self.read(key)) is None:
+            remedy = sweep_command("run --resume", self._store.root.parent / "sweeps" / sweep)
+            fault = self._store.fault(ArtifactRef("evaluate", key))
+            raise InputError(f"{fault}; `{remedy}` computes it again")
+        return found
+
+    def lost(self, sweep: str, *keys: str) -> str:
+        """Return which evaluation of a sweep is damaged or missing; empty if none is."""
+        try:
+            for key in keys:
+                self.need(key, sweep)
+        except InputError as error:
+            return str(error)
+        return ""
+
     def validation(self, key: str) -> Rows:
         """Return logits and labels of the validation rows of a stored evaluation.
 
@@ -56,10 +73,6 @@ class KeptPredictions:
         raise InputError(
             "conformal thresholds are fitted on validation rows, which are not in this storage"
         )
-
-    def resuming(self, sweep: str) -> str:
-        """Return the command that recomputes missing predictions of a sweep."""
-        return sweep_command("run --resume", self._store.root.parent / "sweeps" / sweep)
 
     def floor(self, key: str, metric: str) -> float:
         """Return the noise floor of stored predictions."""
@@ -144,14 +157,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
         result = self._results[recipe]
+        if fault := self._kept.lost(result.sweep, *result.predictions):
+            raise InputError(f"the predictions of {recipe} on {result.task} are gone: {fault}")
         for key in result.predictions:
-            found = self._kept.read(key)
-            if found is None:
-                raise InputError(
-                    f"the predictions of {recipe} on {result.task} are gone; "
-                    f"`{self._kept.resuming(result.sweep)}` computes them again"
-                )
-            yield found
+            yield self._kept.need(key, result.sweep)
 
     def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
         """Return labels and row numbers of each seed; fail if recipes differ in them."""

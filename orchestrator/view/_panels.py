@@ -64,6 +64,7 @@ class Measured:
         comparisons: Differences from the baseline, by metric; empty without a baseline.
         gains: Gains of the searches, by metric; empty if there are none or they are unknown.
         absent: Recipe to the reason why it has no curves.
+        ungained: Recipe to the reason why the predictions of its gain cannot be read.
         problem: Why nothing could be measured; else empty.
     """
 
@@ -71,6 +72,7 @@ class Measured:
     comparisons: dict[str, TaskComparison] = field(default_factory=dict)
     gains: dict[str, TaskComparison] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    ungained: dict[str, str] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -86,21 +88,30 @@ def measure(
     the rest. ``done`` is called after each recipe is read, and after each of its comparisons.
     """
     kept = KeptPredictions(store)
+    lost = {r.recipe: why for r in results if (why := kept.lost(r.sweep, *r.predictions))}
+    ungained = {r.recipe: why for r in results if (why := _lost_pair(r, kept))}
+    there = [result for result in results if result.recipe not in lost]
+    paired = [result for result in results if result.recipe not in ungained]
     try:
-        predictions = StoredPredictions(results, kept)
+        predictions = StoredPredictions(there, kept)
         curves = {}
         for recipe, seeds in predictions.items():
             curves[recipe] = _curves(seeds, predictions.truths, predictions.images)
             done()
         comparisons = {
-            metric: compare(results, kept, metric, baseline=baseline, done=lambda recipe: done())
+            metric: compare(there, kept, metric, baseline=baseline, done=lambda recipe: done())
             for metric in (COMPARED if baseline in curves else ())
         }
-        gains = {metric: search_gains(results, kept, metric) for metric in COMPARED}
+        gains = {metric: search_gains(paired, kept, metric) for metric in COMPARED}
     except InputError as error:
         return Measured(problem=str(error))
     known = {metric: found for metric, found in gains.items() if found.bootstrap.differences}
-    return Measured(curves, comparisons, known, predictions.absent)
+    return Measured(curves, comparisons, known, predictions.absent | lost, ungained)
+
+
+def _lost_pair(result: StudyResult, kept: KeptPredictions) -> str:
+    pair = (result.searched_predictions, result.default_predictions)
+    return kept.lost(result.sweep, *pair) if all(pair) else ""
 
 
 def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor], images: Tensor | None) -> Curves:

@@ -1,7 +1,7 @@
 """The content of a report: results, journal and stored predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Study
@@ -11,7 +11,6 @@ from orchestrator.storage.status import current_results
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.names import study_id
 from orchestrator.view._search import CURVES
-from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -42,16 +41,8 @@ class ReportSource:
         return list(dict.fromkeys(result.task for result in self.results))
 
     def of_task(self, task: str) -> list[StudyResult]:
-        """Return the results of one task, without predictions that are not in the store."""
-        return [self._with_stored(result) for result in self.results if result.task == task]
-
-    def _with_stored(self, result: StudyResult) -> StudyResult:
-        def stored(*keys: str) -> bool:
-            return all(self.store.contains(ArtifactRef("evaluate", key)) for key in keys)
-
-        if not stored(result.searched_predictions, result.default_predictions):
-            result = replace(result, default_predictions="")
-        return result if stored(*result.predictions) else replace(result, predictions=())
+        """Return the results of one task."""
+        return [result for result in self.results if result.task == task]
 
     def study(self, result: StudyResult) -> Study | None:
         """Return the study of a result; None if the journal does not have it."""

@@ -77,6 +77,7 @@ def task_part(
         "left": len(suites[MOST:]),
         "problem": measured.problem,
         "absent": measured.absent,
+        "ungained": measured.ungained,
         "seeds": any(len(result.test) > 1 for result in results),
     }
 

@@ -210,9 +210,10 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
     try:
         files = json.loads((directory / MANIFEST).read_text())
         present = {path.name for path in directory.iterdir()} - {MANIFEST}
-        found = present if alone else present.intersection(files)
-        if found != set(files) or not found.issuperset(needed):
-            return f"it has {sorted(found)}, not the files of its manifest"
+        if gone := sorted({*files, *needed} - present):
+            return f"{gone[0]} is missing"
+        if odd := sorted((present if alone else {*needed}) - {*files}):
+            return f"{odd[0]} is not in its {MANIFEST}"
         for name, facts in files.items():
             if fault := file_fault(directory / name, facts):
                 return f"{name} {fault}"

@@ -183,6 +183,7 @@ class ArtifactStore:
         bucket = bucket_address(self.root.parent)
         self._cache = None if bucket is None else Cache(self.root.parent, bucket, notice)
         self._leases: dict[str, Lease] = {}
+        self._damaged: dict[ArtifactRef, str] = {}
 
     def path(self, ref: ArtifactRef) -> Path:
         """Return the folder of an artifact, whether it exists or not."""
@@ -200,7 +201,8 @@ class ArtifactStore:
         if not directory.exists() and not self._pulled(ref):
             return None
         if found := _damage(directory):
-            self.notice(f"artifact {directory} is damaged ({found}): it counts as missing")
+            self._damaged[ref] = f"{directory} is damaged ({found})"
+            self.notice(f"artifact {self._damaged[ref]}: it counts as missing")
             with self._changing():
                 _remove_damaged(directory)
             if not self._pulled(ref) or _damage(directory):
@@ -210,6 +212,10 @@ class ArtifactStore:
         with suppress(OSError):  # It may belong to another user or be on a read-only disk.
             os.utime(directory / MANIFEST)  # The time of the last use.
         return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))
+
+    def fault(self, ref: ArtifactRef) -> str:
+        """Return why ``find`` did not return an artifact: which file is damaged or missing."""
+        return self._damaged.get(ref, f"{self.path(ref)} is missing")
 
     def holds(self, ref: ArtifactRef) -> bool:
         """Return True if an artifact is in the local folder, intact or not."""

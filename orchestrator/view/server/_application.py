@@ -110,11 +110,16 @@ class _View:
 
     def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return self._page("problem.html", {"text": error.detail}, error.status_code)
+        first = f"?{request.url.remove_query_params('page').query}"
+        paged = "page" in request.query_params
+        return self._problem(error.detail, error.status_code, first if paged else "")
 
     def failed(self, request: Request, error: Exception) -> Response:
         status = 400 if isinstance(error, notes.TooLongError) else 500
-        return self._page("problem.html", {"text": str(error)}, status)
+        return self._problem(str(error), status)
+
+    def _problem(self, text: str, status: int, first: str = "") -> Response:
+        return self._page("problem.html", {"text": text, "first": first}, status)
 
     def _followed(self, name: str) -> FollowedSweep:
         sweep = self._book.sweeps().get(name)
@@ -180,8 +185,8 @@ class _View:
             choice("sort.trials", order, _pages.ORDERS)
         with sweep.ledger() as ledger:
             index = query.get("study")
-            study = None if index is None else _study_at(ledger, number("study", index))
-            page = number("page", query.get("page", "1"))
+            study = _study_at(ledger, number("study", index)) if index else None
+            page = number("page", query.get("page") or "1")
             text = query.get("filter.trials", "")
             content = _pages.trials_page(sweep.folder, ledger, study, state, order, text, page)
             return self._page("trials.html", content)

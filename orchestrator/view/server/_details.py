@@ -98,7 +98,7 @@ def _details(folder: SweepFolder, frozen: bool) -> dict[str, Any]:
     source = from_folder(folder)
     found = details(source, usual_baseline(source.results))
     if frozen:
-        without = {"problem": IN_PAGE, "absent": {}}
+        without = {"problem": IN_PAGE, "absent": {}, "ungained": {}}
         found["tasks"] = [{**task, **without} for task in found["tasks"]]
     return {**found, "pending": ""}
 

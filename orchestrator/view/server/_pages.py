@@ -29,6 +29,7 @@ from orchestrator.view import (
     trial_curves,
 )
 from orchestrator.view.server._details import COMPUTING, SLOW, Details
+from orchestrator.view.server._requests import within
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 
@@ -204,7 +205,7 @@ def trials_page(
     kept = [t for t in known if all(map(text_of(t).__contains__, words))] if words else known
     found = _ordered(kept, order)
     pages = max(1, math.ceil(len(found) / LISTED))
-    page = min(max(page, 1), pages)
+    within("page", page, range(1, pages + 1))
     return {
         **about,
         "study": study,

@@ -21,6 +21,7 @@ from orchestrator.view.server._rows import (
     SHOWS,
     SORTS,
     CellRows,
+    DamagedError,
     RowBook,
     RowScores,
     largest_first,
@@ -220,6 +221,8 @@ def _try_read(
         return read(trial.predictions), ""
     except FileNotFoundError:
         return None, sweep.gone(study, trial.seed)
+    except DamagedError as error:
+        return None, f"{error}; {sweep.remedy('computes it')}"
     except InputError as error:
         return None, str(error)
 

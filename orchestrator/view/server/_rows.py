@@ -135,6 +135,10 @@ def largest_first(
     return len(values) - 1 - found.astype(np.int64)
 
 
+class DamagedError(InputError):
+    """A file of stored predictions is damaged."""
+
+
 class RowBook:
     """Test predictions of a storage by key, with a cache.
 
@@ -193,7 +197,7 @@ class RowBook:
         except PermissionError as error:
             raise InputError(f"{path} was not read: it {error.strerror}") from error
         except (SafetensorError, LookupError, ValueError) as error:
-            raise InputError(f"{path} is damaged: {error}") from error
+            raise DamagedError(f"{path} is damaged: {error}") from error
 
 
 def _rows_in(path: Path) -> CellRows:

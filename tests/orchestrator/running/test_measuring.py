@@ -65,6 +65,8 @@ def test_default_that_is_there_is_measured_once() -> None:
     # Predictions that are damaged count as gone, and are needed to compare.
     (lost,) = pending_measurements(state, past, lambda ref: ref.key != "of b")
     assert lost.chosen.trial.key == "b"
+    (lost,) = pending_measurements(state, past, lambda ref: ref.key != "p")
+    assert (lost.chosen.trial.key, lost.default) == ("a", DEFAULT)
 
 
 def source_of(

@@ -264,6 +264,21 @@ def test_missing_predictions_are_measured_again(two: SweepSpec, company: Company
     assert all(store.contains(ArtifactRef("evaluate", event.predictions)) for event in gone)
 
 
+def test_damaged_predictions_of_a_finished_sweep_are_measured_by_the_first_resume(
+    spec: SweepSpec, company: Company
+) -> None:
+    ran(spec)
+    *_, last = events_of(spec, Evaluated)
+    path = Storage.of(spec).store().path(ArtifactRef("evaluate", last.predictions))
+    whole = (path / "test.safetensors").read_bytes()
+    (path / "test.safetensors").write_bytes(whole[:100])
+    outcome, said = ran(spec, resume=True)
+    assert outcome.status == "finished"
+    assert "measuring 1 chosen configuration on test data\n" in said
+    assert (path / "test.safetensors").read_bytes() == whole
+    assert "measuring" not in ran(spec, resume=True)[1]
+
+
 def test_a_damaged_artifact_is_computed_again(spec: SweepSpec, company: Company) -> None:
     company.search = after_all
     ran(spec)

@@ -64,7 +64,8 @@ def test_what_cannot_be_computed_is_said(results, artifacts, evaluated, made_up)
     found = with_columns([bare, gone, none, pixels], ["augrc"], artifacts, said.append)
     assert ["augrc" in result.test[0] for result in found] == [True, False, False, True]
     assert said[0].startswith(
-        "ce on digits/convnet/digits has no augrc: its predictions are gone; "
+        f"ce on digits/convnet/digits has no augrc: {artifacts.root}/evaluate/00/{'0' * 64} is "
+        "missing; `calsweep run --resume s "
     )
     assert said[1:] == [
         "ls on digits/convnet/digits has no augrc: no predictions on record",

@@ -17,6 +17,7 @@ from orchestrator.statistics import (
 )
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import calibration_report, noise_floor, noise_floors_of_groups
 
 LABELS = torch.arange(400) % 4
@@ -187,8 +188,9 @@ def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
 def test_missing_predictions_are_named_with_the_remedy(artifacts, evaluated, made_up):
     result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     lost = replace(result, predictions=("ab" * 32,))
-    remedy = f"`calsweep run --resume s --storage {artifacts.root.parent}` computes them"
-    told = f"^the predictions of ce on {TASK} are gone; {remedy}"
+    remedy = f"`calsweep run --resume s --storage {artifacts.root.parent}` computes it again"
+    place = artifacts.path(ArtifactRef("evaluate", "ab" * 32))
+    told = f"^the predictions of ce on {TASK} are gone: {place} is missing; {remedy}$"
     with pytest.raises(InputError, match=told):
         StoredPredictions([lost], artifacts)
 

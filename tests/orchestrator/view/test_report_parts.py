@@ -179,6 +179,37 @@ def test_measuring_reports_each_step(tmp_path):
     ]
 
 
+def test_lost_predictions_are_named_with_the_remedy_and_the_rest_is_shown(tmp_path):
+    store, keys = ArtifactStore(tmp_path / "artifacts"), [name * 32 for name in ("ab", "cd", "ef")]
+    for key in keys:
+        rows = {"log_probs": torch.randn(30, 3).log_softmax(1), "labels": torch.arange(30) % 3}
+        store.write(ArtifactRef("evaluate", key), {"test": rows}, {"metrics": {}})
+    _, cut, odd = (store.path(ArtifactRef("evaluate", key)) for key in keys)
+    told = f"test.safetensors has 100 bytes, not {(cut / 'test.safetensors').stat().st_size}"
+    (cut / "test.safetensors").write_bytes(b"x" * 100)
+    (odd / "test.safetensors").unlink()
+    gone = store.path(ArtifactRef("evaluate", "12" * 32))
+    ran = {"searched_predictions": keys[0], "trials_finished": 4}
+    results = [
+        StudyResult("s", "t", "ce", "finished", predictions=(keys[0],)),
+        StudyResult("s", "t", "ls", "finished", predictions=(keys[0], keys[1])),
+        StudyResult("s", "t", "fl", "finished", predictions=("12" * 32,)),
+        StudyResult(
+            "s", "t", "au", "finished", predictions=(keys[0],), default_predictions=keys[2], **ran
+        ),
+        StudyResult("s", "t", "none", "finished"),
+    ]
+    for _ in range(2):  # Damaged files are removed when they are found.
+        found = measure(results, store, "ce")
+        remedy = f"; `calsweep run --resume s --storage {tmp_path}` computes it again"
+        assert found.absent["ls"] == f"{cut} is damaged ({told}){remedy}"
+        assert found.absent["fl"] == f"{gone} is missing{remedy}"
+        assert found.ungained == {"au": f"{odd} is damaged (test.safetensors is missing){remedy}"}
+        assert found.absent["none"] == "no predictions on record"
+        assert (list(found.curves), found.problem) == (["ce", "au"], "")
+        assert list(found.comparisons["ece"].bootstrap.values) == ["ce", "au"]
+
+
 def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_images(tmp_path):
     generator, store = np.random.default_rng(0), ArtifactStore(tmp_path)
     labels, images = generator.integers(0, 3, 300), np.repeat(np.arange(6), 50)

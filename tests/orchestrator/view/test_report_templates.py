@@ -224,6 +224,7 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
     return {
         **{"name": name, "table": table, "shifts": {}, "gains": {}, "gained": None},
         **{"bootstrap": None, "left": 0, "problem": "", "absent": {}, "seeds": False, **empty},
+        **{"ungained": {}},
         **fields,
     }
 
@@ -264,6 +265,7 @@ def whole() -> Iterator[_Outline]:
         "first",
         **{"lead": ["Lead 1", "Lead 2"], "further": [other], "seeds": True, "left": 3},
         **{"gained": build_table(RESULTS[:1], ("ece",)), "absent": {"fl": "gone", "au": "lost"}},
+        **{"ungained": {"ls": "gone too"}},
         **{"scatter": chart("", "scatter"), "maps": [Maps("ce", "data:m")]},
         **{"reliability": [chart("r", "rel", "t")]},
         **{"risk": [chart("k", "risk", "area")]},

@@ -279,30 +279,6 @@ def test_the_provenance_of_the_figures(journal, tmp_path, store):
 # What is at hand
 
 
-def stored(store, *keys):
-    for key in keys:
-        store.write(ArtifactRef("evaluate", key * 32), {"test": {"labels": torch.zeros(1)}}, {})
-    return [key * 32 for key in keys]
-
-
-def test_predictions_that_are_not_all_there_are_left_out(store):
-    first, second = stored(store, "ab", "cd")
-    lost = "ef" * 32
-    pair = {"searched_predictions": first, "default_predictions": second}
-    results = [
-        result("ce", predictions=(first, second), **pair),
-        result("ls", predictions=(first, lost), **pair),
-        result("fl", predictions=(second,), searched_predictions=lost, default_predictions=first),
-        result("au", predictions=(second,), searched_predictions=first, default_predictions=lost),
-        result("ce", task="other"),
-    ]
-    found = told(results, store).of_task(TASK)
-    assert [one.recipe for one in found] == ["ce", "ls", "fl", "au"]
-    assert [one.predictions for one in found] == [(first, second), (), (second,), (second,)]
-    assert [one.default_predictions for one in found] == [second, second, "", ""]
-    assert told(results, store).tasks == [TASK, "other"]
-
-
 def test_the_stage_that_a_recipe_ends_with(journal, tmp_path, store):
     journal.start()
     for recipe, stage in (("ce", "train"), ("ce+macal", "refine"), ("given", "given")):

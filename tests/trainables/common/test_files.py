@@ -77,14 +77,14 @@ def _set(path: Path, name: str, key: str, value: object) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "absent": (lambda f: (f / "b").unlink(), "it has ['a'], not the files of its manifest"),
+    "absent": (lambda f: (f / "b").unlink(), "b is missing"),
     "other size": (lambda f: (f / "a").write_text("12"), "a has 2 bytes, not 3"),
     "other content": (lambda f: (f / "b").write_text("xyz"), "b does not match its checksum"),
     "other checksum": (lambda f: _set(f, "a", "sha256", "0"), "a does not match its checksum"),
     "no checksum": (lambda f: _set(f, "a", "sha256", None), "a does not match its checksum"),
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "by its manifest.json, FileNotFoundError"),
     "no JSON": (lambda f: (f / MANIFEST).write_text("{"), "by its manifest.json, JSONDecodeError"),
-    "a list": (lambda f: (f / MANIFEST).write_text("[]"), "it has ['a', 'b'], not"),
+    "a list": (lambda f: (f / MANIFEST).write_text("[]"), "a is not in its manifest.json"),
     "a list of its files": (
         lambda f: (f / MANIFEST).write_text('["a", "b"]'),
         "by its manifest.json, AttributeError",
@@ -108,11 +108,9 @@ def test_damage_is_described(tmp_path, what, alone):
         (tmp_path / name).write_text("123")
     seal(tmp_path)
     assert damage(tmp_path, ("a", "b"), alone) == ""
-    assert damage(tmp_path, ("c",), alone).startswith("it has ['a', 'b'], not")
+    assert damage(tmp_path, ("c",), alone) == "c is missing"
     spoil, expected = DAMAGE[what]
     spoil(tmp_path)
-    if what == "a list" and not alone:
-        expected = "it has [], not the files of its manifest"
     assert expected in damage(tmp_path, ("a",), alone)
 
 
@@ -120,5 +118,5 @@ def test_an_unlisted_file_is_damage_if_the_files_are_alone(tmp_path):
     (tmp_path / "a").write_text("123")
     seal(tmp_path)
     (tmp_path / "b").write_text("123")
-    assert damage(tmp_path, ("a",)) == "it has ['a', 'b'], not the files of its manifest"
+    assert damage(tmp_path, ("a",)) == "b is not in its manifest.json"
     assert damage(tmp_path, ("a",), alone=False) == ""

@@ -325,7 +325,7 @@ def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:
     text = "The predictions of mbls on own/net/short, seed 0, are not in this storage; "
     with pytest.raises(HTTPException, match=text):
         shown(copy, 1)
-    with pytest.raises(HTTPException, match=r"test\.safetensors is damaged: "):
+    with pytest.raises(HTTPException, match=r"test\.safetensors is damaged: .*; `calsweep run"):
         shown(copy, 1, seed="1")
     beside = shown(copy, 0, **{"with": "mbls"})
     assert [len(beside["lines"]), beside["selection"].other] == [50, ""]

@@ -257,14 +257,26 @@ def test_two_sweeps_are_compared(view, journal_writer, make_sweep, tmp_path) -> 
         assert view.client.get(f"/compare?{wrong}").status_code == 404
 
 
+@pytest.mark.parametrize("place", ["/sweeps/night/trials", "/sweeps/night/studies/3/rows"])
+def test_a_page_that_does_not_exist_links_to_the_first_one(view, place: str) -> None:
+    choices = "state=finished&show=right"
+    for page in ("0", "abc", "-1", "99"):
+        answer = view.client.get(f"{place}?{choices}&page={page}")
+        assert (answer.status_code, answer.text.count('class="missing">')) == (404, 1), page
+        assert f"page={page}" in words(answer.text).replace("'", "")
+        *_, first = Elements(answer.text).links()
+        found = view.client.get(urljoin(place, first))
+        assert (found.status_code, found.url.query.decode()) == (200, choices)
+    assert view.client.get(f"{place}?page=").status_code == 200
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "place",
     [
         *("/sweeps/none", "/sweeps/..%2Fnight", "/sweeps/night/studies/99", "/sweeps/night/report"),
         *("/sweeps/night/trials/none", "/sweeps/night/trials?state=odd", "/sweeps/none/report"),
-        *("/sweeps/night/trials?page=x", "/sweeps/night/trials?sort.trials=9-ascending"),
-        *("/sweeps/night/trials?study=-1", "/else"),
+        *("/sweeps/night/trials?study=-1", "/sweeps/night/trials?sort.trials=9-ascending", "/else"),
     ],
 )
 def test_a_missing_page_is_one_line(view, place: str) -> None:
