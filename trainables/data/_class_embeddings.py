@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._labels import note
+from trainables.data._labels import note, shown_names
 from trainables.data._logit_arrays import NamedArrays
 
 EMBEDDINGS, SCALE = "class_features", "logit_scale"
@@ -36,6 +36,35 @@ def class_weights(
     rows = rows.astype(np.float64)
     weights = _scale(arrays, names) * rows / _lengths(rows, where)
     return weights.astype(np.float32)
+
+
+def embedded_classes(
+    arrays: NamedArrays, names: Mapping[str, str], labels: Mapping[str, np.ndarray]
+) -> tuple[str, ...]:
+    """Return the names of the classes that have embeddings; none without embeddings.
+
+    They are the sorted labels if these are names, else the numbers of the embeddings' rows.
+    ``labels`` has those of each part, ``train`` included.
+    """
+    if EMBEDDINGS not in names:
+        return ()
+    count = len(arrays.read(names[EMBEDDINGS]))
+    if labels["train"].dtype.kind != "U":
+        for part, values in labels.items():
+            if values.dtype.kind != "U" and values.max(initial=0) >= count:
+                row = int((values >= count).argmax())
+                place = f"{arrays.path}: {names[f'labels_{part}']}: {values[row]} in row {row}"
+                rest = f"{names[EMBEDDINGS]} has {count} rows, one per class, counted from 0"
+                raise InputError(f"{place}, but {rest}")
+        return tuple(map(str, range(count)))
+    found = tuple(np.unique(np.concatenate([*labels.values()])).tolist())
+    rows = f"the {count} rows of {names[EMBEDDINGS]}"
+    if len(found) != count:
+        remedy = "add an array `classes` with the name of each row"
+        raise InputError(f"{arrays.path}: labels have {len(found)} names for {rows}; {remedy}")
+    how = f"{rows} are read as the labels in sorted order ({shown_names(found)})"
+    note(arrays.path, f"{how}; for another order add an array `classes`")
+    return found
 
 
 def _lengths(rows: np.ndarray, where: str) -> np.ndarray:

@@ -273,10 +273,10 @@ def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tu
     return names
 
 
-def _check_width(path: Path, names: tuple[str, ...], width: int) -> None:
+def _check_width(path: Path, names: tuple[str, ...], width: int, remedy: str = "") -> None:
     if len(names) != width:
         found = f"got {len(names)} classes ({shown_names(names)}) and {width} columns"
-        raise InputError(f"{path}: expected one column of scores per class, {found}")
+        raise InputError(f"{path}: expected one column of scores per class, {found}{remedy}")
 
 
 def _label_numbers(
@@ -334,7 +334,7 @@ def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
 
 def _sorted_names(path: Path, labels: Sequence[np.ndarray], width: int) -> tuple[str, ...]:
     names = tuple(np.unique(np.concatenate(labels)).tolist())
-    _check_width(path, names, width)
+    _check_width(path, names, width, "; add an array `classes` with the name of each column")
     how = f"the columns are assigned to the labels in sorted order ({shown_names(names)})"
     note(path, f"{how}; for another order add an array `classes`")
     return names

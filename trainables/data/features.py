@@ -13,7 +13,13 @@ import numpy as np
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.later import Tensor, torch
-from trainables.data._class_embeddings import class_weights, pack, unpack
+from trainables.data._class_embeddings import (
+    EMBEDDINGS,
+    class_weights,
+    embedded_classes,
+    pack,
+    unpack,
+)
 from trainables.data._feature_arrays import FeatureTable, feature_files, known_names
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import NamedArrays
@@ -242,7 +248,8 @@ class FeaturesReader(PathReader, OutlinedReader):
             classes = named_classes(self._arrays, names.get("classes"))
             labels = {part: self._labels(part, classes) for part in parts}
             where = {part: names[f"labels_{part}"] for part in parts}
-            return match_labels(self.path, labels, classes, where)
+            classes = classes or embedded_classes(self._arrays, names, labels)
+            return match_labels(self.path, labels, classes, where, EMBEDDINGS in names)
         except InputError:
             raise
         except ValueError as error:

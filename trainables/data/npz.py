@@ -208,7 +208,11 @@ def named_classes(arrays: NamedArrays, name: str | None) -> tuple[str, ...]:
 
 
 def match_labels(
-    path: Path, given: dict[str, np.ndarray], names: tuple[str, ...], where: dict[str, str]
+    path: Path,
+    given: dict[str, np.ndarray],
+    names: tuple[str, ...],
+    where: dict[str, str],
+    known: bool = False,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return the labels of each part as numbers of classes, and the names of the classes.
 
@@ -217,12 +221,18 @@ def match_labels(
         given: The labels of each part from ``read_labels``, ``train`` first.
         names: The names of the classes; empty to use the training labels.
         where: The name of each part's labels, for messages.
+        known: Whether a classifier of all classes is given, so that they need no training rows.
     """
     classes = names or _own_classes(given["train"], where["train"])
     check_classes(classes)
     parts = [LabelPart(found.tolist(), f"{path}: {where[part]}") for part, found in given.items()]
     labels = dict(zip(given, number_labels(parts, classes), strict=True))
-    _check_seen(labels, classes)
+    unseen = sorted({*range(len(classes))} - {*labels["train"].tolist()})
+    if not known:
+        _check_seen(labels, classes)
+    elif unseen:
+        missing = f"{len(unseen)} of {len(classes)} classes, such as {classes[unseen[0]]!r}"
+        note(path, f"no training rows of {missing}; only `probe` and `clip-adapter` know them")
     return labels, classes
 
 

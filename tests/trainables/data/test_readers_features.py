@@ -231,6 +231,7 @@ def test_heads_see_standardised_features(name: str) -> None:
     torch.testing.assert_close(given(shifted), plain(rows), rtol=1e-4, atol=1e-5)
 
 
+NAMES = np.array(["ant", "bee", "cat"])
 EMBEDDINGS = GENERATOR.normal(size=(3, 5)).astype(np.float32)
 
 
@@ -290,6 +291,44 @@ def test_heads_begin_with_class_embeddings(model: str, write: Any, tmp_path: Pat
     assert network.classifier.weight.requires_grad == (model == "probe")
 
 
+@pytest.mark.parametrize("seen", [[0, 2], [0, 1]])
+@pytest.mark.parametrize("classes", [None, NAMES])
+def test_classes_with_embeddings_need_no_training_rows(
+    classes: Any, seen: list[int], tmp_path: Path
+) -> None:
+    labels = np.array(seen)[np.arange(30) % 2]
+    place = write_zero_shot(tmp_path, labels_train=labels, classes=classes)
+    (missing,) = {0, 1, 2} - {*seen}
+    names = ("0", "1", "2") if classes is None else tuple(NAMES)
+    with pytest.warns(
+        DataNote, match=rf"no training rows of 1 of 3 classes, .* '{names[missing]}'"
+    ):
+        data = prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data")
+    assert data.info.classes == names
+    np.testing.assert_array_equal(data.search().train.labels, labels)
+    np.testing.assert_array_equal(data.test().labels, LABELS["test"])
+    network = build_model("probe", data.info.num_classes, data.info.inputs.shape)
+    logits = network(torch.from_numpy(FEATURES["test"])).detach()
+    np.testing.assert_allclose(logits, 50 * cosines("test"), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*no training rows:trainables.data.DataNote")
+def test_rows_of_embeddings_are_the_sorted_names_of_all_parts(tmp_path: Path) -> None:
+    named = {f"labels_{part}": NAMES[LABELS[part]] for part in COUNTS}
+    named["labels_train"] = NAMES[np.arange(30) % 2 + 1]
+    place = write_zero_shot(tmp_path, **named)
+    with pytest.warns(DataNote, match="the 3 rows of class_embeddings are read as .*.0 is 'ant'"):
+        found = read_source(f"features:{place}", "unused")
+    assert found.info.classes == tuple(NAMES)
+    np.testing.assert_array_equal(found.train.labels[:30], np.arange(30) % 2 + 1)
+    some = {name: np.where(its == "ant", "bee", its) for name, its in named.items()}
+    place = write_zero_shot(tmp_path, **some)
+    with pytest.raises(InputError, match=r"2 names for the 3 rows .*; add an array `classes` with"):
+        read_source(f"features:{place}", "unused")
+    with pytest.raises(InputError, match=r"got 2 classes .* 3 columns; add an array `classes` wi"):
+        read_logits(place)
+
+
 def test_heads_without_class_embeddings_are_refused(tmp_path: Path) -> None:
     place = write_npz(tmp_path, named(*COUNTS))
     data = prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data")
@@ -307,6 +346,10 @@ def test_heads_without_class_embeddings_are_refused(tmp_path: Path) -> None:
         ),
         (
             {"class_embeddings": EMBEDDINGS[:2]},
+            "labels_train: 2 in row 2, but class_embeddings has 2 rows, one per class, counted fr",
+        ),
+        (
+            {"class_embeddings": EMBEDDINGS[:2], "classes": NAMES},
             r"class_embeddings: expected a row per class, \(3, 5\) floats, got float32 \(2, 5\)",
         ),
         (
