@@ -6,8 +6,6 @@ side's requirements bind the other. ``_calibrator_peers.py versions`` prints the
 others.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import json

@@ -4,8 +4,6 @@
 forger with this very program would, so that nothing but the claim itself is wrong.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Machine and images of a measurement, for the scripts that time trainings."""
 
-from __future__ import annotations
-
 import io
 import os
 import platform

@@ -1,7 +1,5 @@
 """A sweep of trials that compute nothing, through the driver's own path: journaled and tracked."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Common parts of the scripts' pages: options, setting, tables, and output."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import os

@@ -5,8 +5,6 @@ moves a float32 batch to the device and reads the loss back. Network, order of t
 optimiser's arithmetic are those of the engine.
 """
 
-from __future__ import annotations
-
 import torch
 from PIL import Image
 from torch import Tensor, nn

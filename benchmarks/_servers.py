@@ -1,7 +1,5 @@
 """MLflow on the loopback, for as long as a measurement takes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

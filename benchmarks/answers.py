@@ -1,7 +1,5 @@
 """How long commands that compute nothing take: `python benchmarks/answers.py`."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -5,8 +5,6 @@ Make it as ``python benchmarks/blackbox.py --make``, which runs the sweep below,
 use the reader on the page ``docs/travel.md``, which only needs NumPy and Optuna.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -19,8 +19,6 @@ on the same ones:
         --peers peers/bin/python --out benchmarks/results/calibrators-few.md
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

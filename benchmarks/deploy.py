@@ -9,8 +9,6 @@ terms of the column, with Holm's correction over the pairs of a column and netwo
 pair reverses where one column prefers the first and another the second, both told apart.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from itertools import combinations

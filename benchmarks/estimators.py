@@ -14,8 +14,6 @@ V-ECE (repository probkit/V-ECE), whose variational estimate is
 the map g.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Iterator

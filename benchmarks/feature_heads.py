@@ -7,8 +7,6 @@ Both heads are trained by cross-entropy and the protocol ``features`` at each se
 of features; validation rows judge them; seed 0.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import tempfile

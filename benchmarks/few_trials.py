@@ -7,8 +7,6 @@ The second form prints the portfolios of all tasks as ``search_spaces/methods`` 
 replay, the portfolio of a task comes from the tasks with other data.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import zlib

@@ -6,8 +6,6 @@ Features and the blackbox go into FOLDER. The archives hold ``x_train``, ``y_tra
 and ``y_test`` (N, 32, 32, 3); the last folder holds ``train.jsonl.xz`` and ``test.jsonl.xz``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import lzma

@@ -8,8 +8,6 @@ figures says why, and the rest runs. ``--parts`` measures some of them and keeps
 of the others. ``--quick`` takes a few steps of everything, to see that it works.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -8,8 +8,6 @@ on a hundredth of the images. Libraries are excluded, because other programs sha
 comparison, two trials read the images into their own memory, as without shared memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

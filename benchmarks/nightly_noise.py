@@ -11,8 +11,6 @@ is a process of its own that trains the same methods on the handwritten digits w
 - seeds against seeds, within one night: the most that figures of quality can vary.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

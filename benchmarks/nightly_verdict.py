@@ -5,8 +5,6 @@ the figures vary comes from ``benchmarks/results/nightly-noise.json``, which ``n
 measured.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ process of its own. A driver that is not installed is left out: ``pip install s3
 driver has a process of its own, sends and fetches in 32 lanes, and goes twice, in turns.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -9,8 +9,6 @@ itself costs: reused class actors, a random search, no tracking; with a call an 
 trainables have it, and with a single call a trial.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

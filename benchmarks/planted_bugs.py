@@ -6,8 +6,6 @@ They are planted in a checkout, whose tests pass without them. A test that was r
 looked for by its name; where it is gone, the tests of the code's folder are run, last.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -9,8 +9,6 @@ on one thread and on two, under each of PyTorch's instruction sets, to show the 
 Seconds are those of the trials, as the tables have them.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

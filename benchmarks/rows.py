@@ -1,7 +1,5 @@
 """How long `calsweep ui` takes for the test rows behind a figure: `python benchmarks/rows.py`."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

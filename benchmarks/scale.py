@@ -8,8 +8,6 @@ slots in virtual time, whose trials report three times and store validation logi
 not counted. Afterwards the commands of ``--commands`` are timed on this sweep.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import os
@@ -190,13 +188,13 @@ class Slots(Executor):
             node=_host(job),
         )
 
-    def _validation(self, directory: str) -> Rows:
+    def _validation(self, directory: str) -> "Rows":
         if directory not in self._known:
             labels = PreparedData.open(directory).search().validation.labels
             self._known[directory] = Rows(labels, test=False)
         return self._known[directory]
 
-    def _test(self, directory: str) -> Rows:
+    def _test(self, directory: str) -> "Rows":
         place = f"test of {directory}"
         if place not in self._known:
             self._known[place] = Rows(PreparedData.open(directory).test().labels, test=True)

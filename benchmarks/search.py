@@ -13,8 +13,6 @@ each of ``JUDGES`` judges its choice on all others. A task, that is a sweep, cou
 much as another, however many studies it has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

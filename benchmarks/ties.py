@@ -10,8 +10,6 @@ seeds that recipes share, as those do that build on one network. Boards of block
 `calsweep compare --ranks` and `calsweep logits arena` test.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ Run ``python benchmarks/training.py --out benchmarks/results/training-cpu.md``, 
 --out benchmarks/results/training-gpu.md``. Neither needs Ray.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field

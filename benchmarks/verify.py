@@ -5,8 +5,6 @@ is that of a sweep of its own, drawn by a seed: recipes, seeds, split, sampler, 
 the first of them the frauds and mistakes of ``_frauds.py`` are planted, in turn.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Fixtures that every test may use."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
@@ -32,8 +30,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the file that would otherwise be computed last, long after all others."""
+    """Begin with the file that takes longest; only the whole suite asks a browser."""
     items.sort(key=lambda item: item.path.name != "test_gpu.py")
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.full)
 
 
 def pytest_collection_finish() -> None:
@@ -70,7 +71,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="module")
-def disturbed() -> Iterator[tuple[str, Weather]]:
+def disturbed() -> "Iterator[tuple[str, Weather]]":
     """Yield the address of a server of object storage, and its weather."""
     from tests.buckets import disturbed_buckets  # Its server takes a second to import.
 
@@ -79,7 +80,7 @@ def disturbed() -> Iterator[tuple[str, Weather]]:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Iterator[Hub]":
     """Serve an empty Hugging Face Hub, whose client forgets logins and never waits."""
     import huggingface_hub.constants as constants
     import huggingface_hub.utils._http as http

@@ -1,7 +1,5 @@
 """``calsweep list``: names for sweep files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -120,7 +118,7 @@ def _print_spaces(kind: str) -> None:
     output().print(table)
 
 
-def _range(parameter: Parameter) -> str:
+def _range(parameter: "Parameter") -> str:
     if parameter.type == "categorical":
         choices = ", ".join(map(str, parameter.choices))
         return f"{parameter.name} {parameter.default} in {{{choices}}}"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +36,7 @@ def predictions(
         echo(f"wrote {path}")
 
 
-def _paths(out: Path, cells: list[tuple[Study, Trial]]) -> list[Path]:
+def _paths(out: Path, cells: "list[tuple[Study, Trial]]") -> list[Path]:
     if out.suffix == ENDING:
         if len(cells) > 1:
             raise InputError(

@@ -1,7 +1,5 @@
 """``calsweep report``: a page, and plots of the search."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

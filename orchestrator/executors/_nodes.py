@@ -1,7 +1,5 @@
 """The nodes of a Ray cluster: their inspection, and how many jobs fit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

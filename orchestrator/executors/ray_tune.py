@@ -1,7 +1,5 @@
 """The executor that computes on a Ray cluster, and all code for Tune but the trainable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace

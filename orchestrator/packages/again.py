@@ -1,7 +1,5 @@
 """Repeats the searches of a package on their data, with the package's outcomes of trials."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,7 +46,7 @@ class Again:
     @contextmanager
     def opened(
         cls, package: Package, data_root: str, progress: Callable[[str], None]
-    ) -> Iterator[Again]:
+    ) -> "Iterator[Again]":
         """Prepare the data of a package's sweeps in a scratch folder."""
         with tempfile.TemporaryDirectory(prefix="calsweep-again-") as name:
             folder = Path(name)

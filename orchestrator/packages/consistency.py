@@ -1,7 +1,5 @@
 """Checks that a package is consistent, without data, search or training."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -171,7 +169,7 @@ class _Predicted:
     place: float
 
     @classmethod
-    def at(cls, cell: Cell, path: Path) -> _Predicted:
+    def at(cls, cell: Cell, path: Path) -> "_Predicted":
         some = RowPredictions.read(path).logits[:SAMPLE].double()
         return cls(cell, path, float(some.nan_to_num(neginf=-1e3).mean()))
 

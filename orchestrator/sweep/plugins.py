@@ -1,7 +1,5 @@
 """The plugins of a sweep file, as named by a user or pinned in a stored specification."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ class PluginModel(BaseModel):
     code: str
 
     @classmethod
-    def of(cls, plugin: Plugin) -> PluginModel:
+    def of(cls, plugin: Plugin) -> "PluginModel":
         """Return the path and version of an imported plugin."""
         return cls(path=str(plugin.source.root.parent / plugin.source.path), code=plugin.code)
 

@@ -4,8 +4,6 @@ The changes depend only on the events: a second pass over a journal gives the sa
 same times, so the tracker recognises repeated deliveries.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping
@@ -50,7 +48,7 @@ class Change:
     status: str | None = None
     time: int = 0
 
-    def absorb(self, later: Change) -> None:
+    def absorb(self, later: "Change") -> None:
         """Add a later change of the same run."""
         self.points += later.points
         self.params |= later.params

@@ -1,7 +1,5 @@
 """Selects the studies that may be ranked together."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The shipper's process and its progress: a sweep never waits for its tracker."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -68,7 +66,7 @@ class Memory:
     last: int = 0
 
     @classmethod
-    def load(cls, journal: Path) -> Memory:
+    def load(cls, journal: Path) -> "Memory":
         """Read the state; it is empty if the file is missing, damaged or unreadable."""
         path = _path(journal)
         try:

@@ -1,7 +1,5 @@
 """Delivers every event of a journal to a tracker exactly once, despite crashes and outages."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time

@@ -1,7 +1,5 @@
 """The champion of a task: the chosen weights in a model registry."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The folder has ``experiments/NAME/experiment.json``, ``.../runs/ID.json`` and ``.../files/ID/``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

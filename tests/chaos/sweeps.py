@@ -1,7 +1,5 @@
 """A small real sweep, run by its command as a user would, and what it leaves behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -181,7 +179,7 @@ class Sweep:
     def wait_for_trials(self, command: Command, started: int = 1) -> bool:
         return self.wait_for(command, lambda: len(self.events("trial_started")) >= started)
 
-    def faults(self, calm: Sweep) -> list[str]:
+    def faults(self, calm: "Sweep") -> list[str]:
         """Return what differs from a sweep that nothing disturbed."""
         keys = Counter(self.finished())
         found = {

@@ -3,8 +3,6 @@
 Run it to write ``calibrators.json`` beside it: ``python tests/reference/calibrators.py``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import pairwise

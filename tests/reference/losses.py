@@ -4,8 +4,6 @@ Rows, classes and pairs are looped over; gradients are central differences. Run 
 ``losses.json`` beside it: ``python tests/reference/losses.py``.
 """
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from math import ceil, exp, floor, inf, lgamma, log, log1p, sqrt

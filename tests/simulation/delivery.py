@@ -1,7 +1,5 @@
 """The real shipper between a simulated journal and a tracker in memory that is often away."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -165,7 +163,7 @@ class OneThread:
 
     def __init__(self, lanes: int) -> None: ...
 
-    def __enter__(self) -> OneThread:
+    def __enter__(self) -> "OneThread":
         return self
 
     def __exit__(self, *_: object) -> None: ...

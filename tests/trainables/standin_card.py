@@ -5,8 +5,6 @@ card and of the host is refused, as are generators of the wrong one. Types under
 memory, streams, kernels and what is mixed on the way back it knows nothing of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -31,7 +29,7 @@ class OnCard(Tensor):
     device, is_cuda, is_cpu = CARD, True, False
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> OnCard:
+    def __new__(cls, held: Tensor) -> "OnCard":
         size = (held.shape, held.stride(), held.storage_offset())
         with torch.inference_mode(False):  # What it holds may be an inference tensor, it is none.
             return torch.Tensor._make_wrapper_subclass(cls, *size, dtype=held.dtype, device=HOST)
@@ -71,7 +69,7 @@ class CardGenerator(torch.Generator):
 
     there: ClassVar[set[int]] = set()  # What torch hands to operations is another object.
 
-    def __new__(cls, device: Any = HOST) -> CardGenerator:
+    def __new__(cls, device: Any = HOST) -> "CardGenerator":
         made = super().__new__(cls)
         if torch.device(device).type == CARD.type:
             cls.there.add(made._cdata)

@@ -26,6 +26,7 @@ from trainables.models import model_names
 
 SCRIPT = Path(__file__).with_name("gpu_scenarios.py")
 NEEDED = [
+    pytest.mark.full,
     pytest.mark.shared,
     pytest.mark.skipif(
         not all(map(shutil.which, ("bash", "gcc", "g++"))), reason="needs gcc and g++"

@@ -1,7 +1,5 @@
 """The augmentations by name."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from trainables.common.registry import Registry
@@ -9,7 +7,7 @@ from trainables.common.registry import Registry
 if TYPE_CHECKING:
     from trainables.augmentations._base import Augmentation
 
-AUGMENTATIONS: Registry[Augmentation] = Registry(
+AUGMENTATIONS: "Registry[Augmentation]" = Registry(
     "augmentation",
     "trainables.augmentations",
     "trainables.augmentations._base.Augmentation",

@@ -1,7 +1,5 @@
 """The registry of networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -51,7 +49,7 @@ def model_names(takes: type[InputShape] = InputShape) -> list[str]:
     ]
 
 
-def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
+def build_model(name: str, num_classes: int, shape: InputShape) -> "Network":
     """Make a network with random weights from torch's global generator.
 
     Args:

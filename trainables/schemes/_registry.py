@@ -1,7 +1,5 @@
 """The training schemes by name."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from trainables.common.registry import Registry
@@ -9,6 +7,6 @@ from trainables.common.registry import Registry
 if TYPE_CHECKING:
     from trainables.schemes._base import Scheme
 
-SCHEMES: Registry[Scheme] = Registry(
+SCHEMES: "Registry[Scheme]" = Registry(
     "training scheme", "trainables.schemes", "trainables.schemes._base.Scheme", "methods"
 )

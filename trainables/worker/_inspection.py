@@ -1,7 +1,5 @@
 """Inspects a machine's code, versions, storage and GPUs before it is used."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -33,7 +31,7 @@ class Inspection:
     nonce: str  # Content of the nonce in the storage; empty if the machine cannot read it.
     gpus: dict[int, str]  # Faults of its GPUs, by number.
 
-    def differs(self, other: Inspection) -> str:
+    def differs(self, other: "Inspection") -> str:
         """Return why another machine cannot replace this one; empty if it can."""
         for gpu, fault in other.gpus.items():
             return f"GPU {gpu}: {fault}"

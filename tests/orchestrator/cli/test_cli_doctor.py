@@ -98,6 +98,7 @@ def test_every_gpu_is_named_and_tried(calsweep, no_ray, monkeypatch):
     assert found["GPU 1"][1].startswith("it is bad -> leave it out")
 
 
+@pytest.mark.full
 def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     """Torch sees it here; the process that is to use it does not."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -459,6 +459,7 @@ def test_doctor(asked, monkeypatch, empty_folder):
         assert asked(reader, "doctor", *words)["root"] == place
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "found"),
     [("calsweep tab", "table"), ("calsweep logs o", "one"), ("calsweep run --qui", "--quiet")],

@@ -100,6 +100,7 @@ class Dark(Suite):
 SUITE = EVERY_KIND.partition("@")[0] + EVERY_KIND[EVERY_KIND.index("@SUITES") :]
 
 
+@pytest.mark.full
 def test_the_plugin_of_an_example_passes_every_check(calsweep):
     code, out, err = calsweep("doctor", "--plugin", MASKED)
     assert (code, err) == (0, "")
@@ -136,6 +137,7 @@ def test_the_example_passes_every_check(calsweep):
     assert "ok      loss gce: Ignored rows change neither value nor gradient\n" in out
 
 
+@pytest.mark.full
 def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):
     (empty_folder / "mine.py").write_text(EVERY_KIND.replace("SPOILT", ""))
     code, out, err = calsweep("doctor", "--plugin", "./mine.py")

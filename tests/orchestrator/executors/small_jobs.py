@@ -1,7 +1,5 @@
 """Jobs of milliseconds for every executor: fits on a split of logits, some of which go wrong."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -31,7 +29,7 @@ class Deadly(FitWork):
     """Sends a signal to the first process that receives it, but for the one that made it."""
 
     @classmethod
-    def of(cls, job: Job, marker: Path, sent: signal.Signals = signal.SIGKILL) -> Deadly:
+    def of(cls, job: Job, marker: Path, sent: signal.Signals = signal.SIGKILL) -> "Deadly":
         work = cls(**vars(job.work))
         object.__setattr__(work, "victim", (str(marker), os.getpid(), sent))
         return work
@@ -56,7 +54,7 @@ class Telling(FitWork):
     """Tells a file which GPU the process sees that receives it."""
 
     @classmethod
-    def of(cls, job: Job, file: Path) -> Telling:
+    def of(cls, job: Job, file: Path) -> "Telling":
         work = cls(**vars(job.work))
         object.__setattr__(work, "file", str(file))
         return work

@@ -60,7 +60,10 @@ def processes(folder: Path) -> Iterator[Executor]:
     yield Processes(2, folder / "artifacts", hang_seconds=HANG_SECONDS)
 
 
-@pytest.fixture(scope="module", params=[in_process, processes, ray_tune], ids=lambda f: f.__name__)
+RAY = pytest.param(ray_tune, marks=pytest.mark.full)
+
+
+@pytest.fixture(scope="module", params=[in_process, processes, RAY], ids=lambda f: f.__name__)
 def executor(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Executor]:
@@ -131,7 +134,7 @@ def test_what_a_configuration_is_to_blame_for_is_final(served: Served) -> None:
     assert (fault.kind, "gone" in fault.reason) == (FaultKind.CONFIGURATION, True)
 
 
-OTHERS = pytest.mark.parametrize("executor", [processes, ray_tune], indirect=True)
+OTHERS = pytest.mark.parametrize("executor", [processes, RAY], indirect=True)
 
 
 @OTHERS
@@ -175,7 +178,7 @@ def test_each_process_sees_a_gpu_of_its_own(
     assert {report.status for report in jobs.ends.values()} == {Status.FINISHED}
 
 
-@pytest.mark.parametrize("executor", [ray_tune], indirect=True)
+@pytest.mark.parametrize("executor", [RAY], indirect=True)
 def test_ray_exports_ended_attempts(served: Served) -> None:
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
@@ -212,7 +215,7 @@ tracking: {{uri: 'folder:{storage}/runs'}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", [ray_tune], indirect=True)
+@pytest.mark.parametrize("executor", [RAY], indirect=True)
 def test_a_sweep_under_asha_runs_to_its_end(executor: Executor, tmp_path: Path) -> None:
     """On the Ray of this file; whom a sweep file asks for is told in test_run_edges."""
     from orchestrator.executors.ray_tune import RayTune

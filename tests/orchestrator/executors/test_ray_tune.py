@@ -1,7 +1,5 @@
 """The edge to Tune, without a cluster: searcher, schedulers, limit and settings."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -358,7 +356,7 @@ def test_gpus_are_tested_where_trials_take_one(
     nodes = [node(head, CPU=0.0), node(worker, CPU=2.0, GPU=1.0)]
 
     class Inspected:
-        def options(self, scheduling_strategy: Any) -> Inspected:
+        def options(self, scheduling_strategy: Any) -> "Inspected":
             return self
 
         def remote(self, storage: str, nonce: str, gpus: int) -> Any:

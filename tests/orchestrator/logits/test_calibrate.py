@@ -485,6 +485,7 @@ def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, com
     assert json.loads((out / "table.json").read_text())[1]["ece"] is None
 
 
+@pytest.mark.full
 def test_files_calibrators_objectives_and_notes_keep_their_order(tmp_path, npz, command):
     (tmp_path / "early.npz").write_bytes(npz.read_bytes())
     names = ("--with", "vs,meta-acc,ts", "--objectives", "ls,ce")

@@ -240,6 +240,7 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
             (tmp_path / "owner").unlink(missing_ok=True)
 
 
+@pytest.mark.full
 def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path):
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(tmp_path)]

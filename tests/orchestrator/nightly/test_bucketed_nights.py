@@ -106,6 +106,7 @@ def test_a_night_that_broke_off_elsewhere_is_computed_anew(benchmark, told_sweep
     assert benchmark.book().night(FIRST).number == 1
 
 
+@pytest.mark.full
 def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
     benchmark, told_sweep, weather, on, monkeypatch, caplog
 ):
@@ -141,6 +142,7 @@ def test_changes_that_are_accepted_at_once_are_all_kept(benchmark, weather, on):
     assert set(benchmark.book().restarts()) == set(cells)
 
 
+@pytest.mark.full
 def test_a_verdict_that_comes_late_leaves_that_of_another_machine(
     benchmark, told_sweep, on, caplog
 ):
@@ -173,6 +175,7 @@ def test_reading_sends_nothing(benchmark, told_sweep, weather):
     assert {line.partition(" ")[0] for line in weather.log[before:]} == {"GET"}
 
 
+@pytest.mark.full
 def test_runs_are_tracked_by_the_machine_that_has_them(benchmark, told_sweep, on, monkeypatch):
     def away(*_: object, **__: object) -> None:
         raise InputError("tracking gives no answer")
@@ -191,6 +194,7 @@ def test_runs_are_tracked_by_the_machine_that_has_them(benchmark, told_sweep, on
     assert list(runs.glob(f"told-{FIRST}/runs/*.json"))
 
 
+@pytest.mark.full
 def test_a_run_that_was_taken_over_stops(benchmark, told_sweep, on, monkeypatch):
     def taken_over(spec: SweepSpec) -> None:
         with monkeypatch.context() as patch:

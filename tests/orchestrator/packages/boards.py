@@ -1,7 +1,5 @@
 """Small sweeps whose packages are published, verified and merged."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

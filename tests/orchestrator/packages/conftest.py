@@ -1,7 +1,5 @@
 """One small sweep that every test of packages begins with."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.storage.storage import Storage

@@ -1,7 +1,5 @@
 """Whether a change is kept: paired with the package from before it, corrected for the tries."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Blackboxes: what a sweep tried, read by a stranger with NumPy and Optuna alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page over many packages."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """One file ``.calsweep``: in pandas, in a browser, verified, merged, and refused if damaged."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -217,6 +215,7 @@ def figures(page: str) -> list[str]:
     return re.findall(r'data-order="(0\.\d+)" data-kind="number"', page)
 
 
+@pytest.mark.full
 def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
     cells = cells_of(read_ledger(storage.sweep("board").journal))
     with opened_file(file) as packed:

@@ -1,7 +1,5 @@
 """Packages as repositories of the Hugging Face Hub, against a stub of its API."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

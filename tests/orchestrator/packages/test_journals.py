@@ -1,7 +1,5 @@
 """The journal of a package: of a resumed sweep each thing once, and nothing of the machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

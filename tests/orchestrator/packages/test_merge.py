@@ -1,7 +1,5 @@
 """Packages of several machines, joined or refused by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import product
@@ -55,6 +53,7 @@ def test_the_order_and_a_package_twice_change_nothing(
     assert packages[0] == packages[1]
 
 
+@pytest.mark.full
 def test_figures_of_suites_are_merged(tmp_path: Path) -> None:
     names, paths = ("one", "two"), []
     for name, recipes in zip(names, ("[ce]", "[ls]"), strict=True):

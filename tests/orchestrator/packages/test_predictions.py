@@ -1,7 +1,5 @@
 """Predictions of a table's cells, from the command to a stranger's NumPy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,6 +109,7 @@ def test_a_foreign_file_is_checked(tmp_path: Path, name: str, value: np.ndarray,
         RowPredictions.read(path)
 
 
+@pytest.mark.full
 def test_rows_are_those_of_the_sweep_after_its_file_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

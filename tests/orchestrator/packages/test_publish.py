@@ -1,7 +1,5 @@
 """What ``calsweep package publish`` writes, as a stranger reads it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

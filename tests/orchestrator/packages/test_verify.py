@@ -1,7 +1,5 @@
 """Packages verified: honest ones accepted, planted frauds and mistakes refused."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -74,6 +72,7 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
     assert max(each.worst for each in found.retrained) == 0.0
 
 
+@pytest.mark.full
 def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +134,7 @@ def fails_otherwise(forge: Any) -> None:
     forge.tell(events)
 
 
+@pytest.mark.full
 def test_failed_trial_fails_again_for_the_same_reason(tmp_path: Path) -> None:
     wild = "variants: {wild: {of: mbls, fixed: {weight: 1.0e+30, margin: 0.0}}}\n"
     storage = board(tmp_path / "storage", recipes="[ce, wild]", seeds="[0]", more=wild)
@@ -206,6 +206,7 @@ def test_plugins_of_a_package_are_run_only_where_they_are_trusted(
     assert shown.endswith(f", doubt {code}")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("stranger")
 def test_trainings_and_figures_of_plugins_are_computed_again(plugged: tuple[Storage, Path]) -> None:
     found = verify(plugged[1], replace(WHOLE, trust_plugins=True))
@@ -234,6 +235,7 @@ def test_plugins_that_are_installed_here_change_nothing(
     assert verify(plugged[1], replace(CHEAP, trust_plugins=True)).problems == []
 
 
+@pytest.mark.full
 def test_a_sweep_merged_with_one_that_has_plugins_is_computed_without_them(
     plugged: tuple[Storage, Path], tmp_path: Path
 ) -> None:

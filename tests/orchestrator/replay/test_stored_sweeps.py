@@ -150,6 +150,7 @@ def test_what_cannot_be_replayed_is_named(
         read_sweeps(storage, names, recipes)
 
 
+@pytest.mark.full
 def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(
     storage: Storage, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_beaten_trials_lose_their_weights_and_nothing_else(
     assert "the weights of trial " in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_another_sweep_computes_dropped_weights_again(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("few", "copy")
     assert run("all", "copy", "two", "plan") == 0
@@ -115,6 +116,7 @@ def test_another_sweep_computes_dropped_weights_again(capsys: pytest.CaptureFixt
     }
 
 
+@pytest.mark.full
 def test_weights_stay_where_nobody_knows_what_another_sweep_needs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -211,6 +211,7 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
     assert (row.test[0]["sure"], row.metrics) == (pytest.approx(figures[1][-1]), ("sure", "hit"))
 
 
+@pytest.mark.full
 def test_runs_go_to_a_tracker_of_ones_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,5 @@
 """What surrounds a sweep: what it resumes, its executor and its delivery."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -98,7 +96,7 @@ class Cluster:
     elsewhere = False
 
     @contextmanager
-    def join(self, address: str | None, variables: Mapping[str, str]) -> Iterator[Cluster]:
+    def join(self, address: str | None, variables: Mapping[str, str]) -> "Iterator[Cluster]":
         yield self
 
     def nodes(self) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """How one run of a sweep goes, from its first check to its last delivery: given logits, no Ray."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
@@ -106,7 +104,7 @@ class Company(Executor):
         self.asked.append("search" if sealed else "measure")
         self.search(self.here, loop) if sealed else self.here.run(loop, sealed=False)
 
-    def ship(self, journal: Path, uri: str, files: Path, plugins: Sequence[object]) -> Company:
+    def ship(self, journal: Path, uri: str, files: Path, plugins: Sequence[object]) -> "Company":
         self.journal = journal
         self.asked.append(("ship", journal.parent.name, uri, files.name, self.last()))
         return self

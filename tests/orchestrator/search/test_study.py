@@ -20,7 +20,8 @@ from search_spaces import Parameter, load_space
 
 FINISHED = "finished"
 Objective = Callable[[dict[str, Any]], float]
-SAMPLERS = ("tpe", "random", "gp", "prior")
+GP = pytest.param("gp", marks=pytest.mark.full)
+SAMPLERS = ("tpe", "random", GP, "prior")
 
 
 def study(recipe: str = "mbls", dataset: str = "digits", **search: Any) -> tuple[StudyPlan, Any]:
@@ -121,7 +122,7 @@ def test_studies_of_different_tasks_draw_differently():
     assert one[1:] != other[1:]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "prior"])
+@pytest.mark.parametrize("sampler", ["tpe", GP, "prior"])
 def test_later_suggestions_use_earlier_results(sampler):
     near = drive(open_search(sampler=sampler, trials=18))
     far = drive(open_search(sampler=sampler, trials=18), lambda p: -bowl(p))
@@ -184,7 +185,7 @@ def test_a_parameter_is_sampled_on_its_scale(parameter, expected):
 
 
 @pytest.mark.parametrize(("trials", "startup"), [(1, 1), (5, 1), (6, 2), (29, 9), (90, 10)])
-@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", GP])
 def test_a_third_of_the_trials_is_drawn_at_random_first_ten_at_most(trials, startup, sampler):
     search = open_search(trials=trials, sampler=sampler)
     search.ask()
@@ -352,7 +353,7 @@ def test_unknown_results_are_not_used():
     assert states == ["COMPLETE", "RUNNING", "RUNNING", "RUNNING"]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "prior"])
+@pytest.mark.parametrize("sampler", ["tpe", GP, "prior"])
 def test_a_search_survives_nothing_but_failures(sampler):
     search = open_search(sampler=sampler)
     for _ in range(12):
@@ -361,7 +362,7 @@ def test_a_search_survives_nothing_but_failures(sampler):
     assert not search.may_ask()
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "prior", "random", "gp", "grid"])
+@pytest.mark.parametrize("sampler", ["tpe", "prior", "random", GP, "grid"])
 def test_optuna_has_nothing_to_warn_of(sampler, capfd):
     spaces = {"mbls": GRID} if sampler == "grid" else {}
     with warnings.catch_warnings():

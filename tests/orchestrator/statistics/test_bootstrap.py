@@ -144,6 +144,7 @@ def world(rng, gap):
     return torch.from_numpy(logits), wrong
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("metric", ["ece", "acc"])
 def test_it_covers_a_known_difference_at_its_nominal_rate(metric):
     """Labels are all 0 in both, so that one recipe's errors are rows where the classes swap."""

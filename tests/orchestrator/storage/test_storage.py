@@ -120,6 +120,7 @@ def test_a_sweep_that_is_not_there_is_answered_by_those_that_are(tmp_path: Path,
     assert str(refusal.value) == f"no sweep {name!r} in {where}; there are: one, two"
 
 
+@pytest.mark.full
 def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
     sweep, again = (Storage(tmp_path).sweep("one") for _ in range(2))
     for _ in range(2):

@@ -1,7 +1,5 @@
 """The figures of papers that need code of their own: losses of classes, and gradients of losses."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib.resources import files

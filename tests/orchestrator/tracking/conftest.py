@@ -1,7 +1,5 @@
 """Trackers of every kind, for tests of what must hold for each."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A module with the functions of trackio and Weights & Biases that are used."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec

@@ -1,7 +1,5 @@
 """Which studies are ranked together, and that the quick way finds what the slow way finds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """A sweep whose runs are kept as plain files, from its file to its champion."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

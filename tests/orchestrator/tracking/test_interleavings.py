@@ -1,7 +1,5 @@
 """However a journal is written, cut and delivered: its runs are those of a quiet delivery."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Several requests at once to a server, and how far a piece has got meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """A tracking server that asks for another user or password."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 

@@ -1,7 +1,5 @@
 """What went wrong with MLflow or its database, told apart by what can be done about it."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

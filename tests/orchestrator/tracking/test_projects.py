@@ -1,7 +1,5 @@
 """Runs in a project of trackio or Weights & Biases."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

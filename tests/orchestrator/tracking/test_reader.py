@@ -1,7 +1,5 @@
 """Answers from a database without MLflow, which are those of MLflow."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Secrets planted in a tracking address, looked for in all that a sweep leaves or shows."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -622,6 +620,7 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
     assert "runs delivered" in shipper.log.read_text()
 
 
+@pytest.mark.full
 def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(writer, tmp_path):
     writer.start()
     study = writer.open("ce")

@@ -1,7 +1,5 @@
 """The file of a tracking database: whether it is one, and that its files move with it."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing, nullcontext

@@ -1,7 +1,5 @@
 """The event files that TensorBoard reads."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

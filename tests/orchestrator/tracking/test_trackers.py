@@ -1,7 +1,5 @@
 """What every ``Tracker`` keeps, whatever is behind it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A made-up sweep with all that a report can show, and hostile text in every place."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """The state of each study, and why it waits or failed."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.storage.journal import iterate_events

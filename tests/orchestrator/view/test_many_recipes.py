@@ -1,7 +1,5 @@
 """Charts by recipe of a sweep with more recipes than colours."""
 
-from __future__ import annotations
-
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger
 from orchestrator.view._progress import NAMED, progress

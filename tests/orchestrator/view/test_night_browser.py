@@ -1,7 +1,5 @@
 """The nightly page in a real browser, as a phone shows it."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.nightly.page import Block, to_html

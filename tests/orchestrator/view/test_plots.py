@@ -1,7 +1,5 @@
 """The plots of a journal: which files, and what is drawn in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report in a real browser: sorting, filtering, width, paper, and that nothing else runs."""
 
-from __future__ import annotations
-
 import pytest
 
 ALL_DRAWN = "[...document.querySelectorAll('.drawing')].every((one) => one.querySelector('svg'))"

@@ -1,7 +1,5 @@
 """The maps of test images on the page, from what an evaluation stored."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report as text: what it shows, what it says is missing, and that it runs no foreign text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """The parts of the charts: fronts, panels, intervals, importance."""
 
-from __future__ import annotations
-
 import math
 import random
 import sys

@@ -1,7 +1,5 @@
 """The report's script in a real browser: sorting, filtering, opening, paper, case by case."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page's templates, element by element, of made-up content."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

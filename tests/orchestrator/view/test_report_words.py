@@ -1,7 +1,5 @@
 """What the page says in words and figures, of made-up results."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Charts of the best so far, of parallel coordinates and of learning curves over seeds."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.storage.journal import iterate_events

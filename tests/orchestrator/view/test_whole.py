@@ -3,8 +3,6 @@
 After a change that is meant, run this file with ``--force-regen`` and read what differs.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 

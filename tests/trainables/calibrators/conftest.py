@@ -1,7 +1,5 @@
 """Reference cases and synthetic logits for the calibrators."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every calibrator must hold: checks, the kept argmax, state, edge cases."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -5,8 +5,6 @@ leave (1e-4 in weights, 5e-4 in T); where the released fit stops short, a percen
 of ECE (bins jump) against the exact fit, and a tenth of that or less against the repeated run.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Calibrators against values that naive code computed from their definitions: tests/reference."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Masked and huge logits, through every calibrator with every fitting objective."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

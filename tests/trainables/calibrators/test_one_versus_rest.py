@@ -1,7 +1,5 @@
 """One-versus-rest calibrators and the kernel against their definitions and other libraries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Edges of calibrators; what they make of usual rows, tests/reference holds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Fits in passes over few and many rows, and over rows that say little."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """``mcct`` and ``pnorm`` against their definitions, solved by other means."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.optimize

@@ -1,7 +1,5 @@
 """The repeated optimiser runs against the same runs written out with plain PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

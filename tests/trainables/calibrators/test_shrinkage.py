@@ -1,7 +1,5 @@
 """Rich calibrators on few rows a class: hardly worse than one temperature, never than nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

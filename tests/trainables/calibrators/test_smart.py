@@ -1,7 +1,5 @@
 """``smart`` against a direct transcription of the paper's method."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

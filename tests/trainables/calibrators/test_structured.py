@@ -1,7 +1,5 @@
 """Structured vector and matrix scaling against their formula, written out anew."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

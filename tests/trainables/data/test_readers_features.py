@@ -1,7 +1,5 @@
 """Cached features: every form of a file gives the same rows, and a wrong one is told in a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

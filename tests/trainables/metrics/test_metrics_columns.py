@@ -1,7 +1,5 @@
 """Metrics of stored rows against loops that spell them out, and their terms against chance."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The estimate of the true error: the best curve, the right size, and its limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Noise floors against a plain simulation, and against what is known of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

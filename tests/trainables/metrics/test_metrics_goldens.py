@@ -1,7 +1,5 @@
 """Our metrics beside those of released implementations, on the values kept with the repository."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

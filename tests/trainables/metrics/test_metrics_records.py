@@ -1,7 +1,5 @@
 """The records of the metrics: their values by version, and what stored evaluations rest on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Reliability curves and risk-coverage curves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """All metrics at once: edge cases, bad input, and agreement with the definitions in loops."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Terms of rows: their mean is the metric, their spread its standard error."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The debiased and the smooth error against peers, their definitions and their limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

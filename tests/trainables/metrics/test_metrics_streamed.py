@@ -1,7 +1,5 @@
 """Metrics added up in parts are those of all rows at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

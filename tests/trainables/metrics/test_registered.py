@@ -1,7 +1,5 @@
 """Metrics of plugins: their values and terms, and wrong ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The code of a plugin is all that it imports, however it is found and in whatever order."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Stored features against those computed live: the same refinement, bit for bit."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The stages on a few digits: the chain, resuming, cached features, cross-fitting, the one test."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -293,7 +291,7 @@ class Noting(CALIBRATORS.get("ts")):
 
     fitted, asked = set[Any](), set[Any]()
 
-    def fit(self, logits: Tensor, labels: Tensor) -> Noting:
+    def fit(self, logits: Tensor, labels: Tensor) -> "Noting":
         self.fitted = rows_of(logits)
         return super().fit(logits, labels)
 

@@ -104,6 +104,7 @@ def test_a_plugin_of_the_repository_is_that_of_each_commit(
     assert "something got worse: ce on d: ece 0.0201 -> 0.0301" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_setup_command_installs_the_libraries_of_each_revision(
     make_benchmark, tmp_path, capsys
 ):
@@ -138,6 +139,7 @@ def test_a_machine_that_grew_busy_is_not_the_change(make_benchmark, source, tmp_
     assert gate(make_benchmark(), source, "HEAD", tmp_path / "o.md") == 3
 
 
+@pytest.mark.full
 def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_path):
     benchmark, started = make_benchmark(sweep={"tracking": {}}), tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"

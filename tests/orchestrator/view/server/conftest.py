@@ -1,7 +1,5 @@
 """A storage with a finished sweep, hostile text in every place, and one that is still written."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every page in a real browser: two widths, light and dark, the keyboard alone, axe-core."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

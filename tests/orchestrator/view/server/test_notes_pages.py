@@ -1,7 +1,5 @@
 """Notes through HTTP: who may write them, where they are shown, and that figures stay."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.testclient import TestClient
 

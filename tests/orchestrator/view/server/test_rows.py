@@ -1,7 +1,5 @@
 """The test rows behind a figure: bins, filters, order, pictures and their addresses."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """The view of a storage through HTTP: who may see it, what it shows, and that it only reads."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The view in a real browser: what a person has done to a page stays when it is renewed."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.view.server import _pages
