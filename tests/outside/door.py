@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "COLUMNS": "200",
     "PYTHONHASHSEED": "0",
 }
+LIMIT_SECONDS, ENDLESS = 900.0, 124  # A command that runs longer is killed and has this exit code.
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Door:
         """Wait for a command and return its exit code, minus the signal that killed it."""
         if self.server:
             return int(self._ask("wait", pid))
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return reaped(pid)
 
     def _ask(self, *words: object) -> str:
         assert self.server
@@ -126,6 +127,19 @@ class Running:
         return self.wait()
 
 
+def reaped(pid: int) -> int:
+    """Wait for a child process, but not forever, and return its exit code."""
+    over = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < over:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return ENDLESS
+
+
 def child(argv: list[str], cwd: str, out: str, err: str) -> None:
     """Become the command, in a session of its own."""
     os.setsid()
@@ -154,8 +168,7 @@ def serve() -> None:
         getattr(package, name)
     for kind, *words in requests():
         if kind == "wait":
-            code = os.waitstatus_to_exitcode(os.waitpid(int(str(words[0])), 0)[1])
-            sys.stdout.write(f"{code}\n")
+            sys.stdout.write(f"{reaped(int(str(words[0])))}\n")
             sys.stdout.flush()
             continue
         pid = os.fork()
