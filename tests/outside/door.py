@@ -39,13 +39,18 @@ class Told:
 
 
 class Door:
-    """A server of commands; ``fork=False`` starts the installed script for each command."""
+    """A server of commands; ``fork=False`` starts the installed script for each command.
 
-    def __init__(self, scratch: Path, fork: bool = True) -> None:
+    ``code`` is a folder with another copy of the product, which is run instead.
+    """
+
+    def __init__(self, scratch: Path, fork: bool = True, code: Path | None = None) -> None:
         self.scratch, self.count = scratch, 0
         self.environment = {**os.environ, **ENVIRONMENT, "HOME": str(scratch)}
         for name in ("MLFLOW_TRACKING_URI", "CALSWEEP_SHARED"):
             self.environment.pop(name, None)
+        if code is not None:
+            self.environment["PYTHONPATH"] = str(code)
         self.server = self._serve() if fork else None
 
     def _serve(self) -> subprocess.Popen[str]:

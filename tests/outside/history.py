@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,8 +281,11 @@ class History:
     def stop(self) -> None:
         """A stopped sweep prints the command that resumes it."""
         self.another()
-        kind = self.rng.choice([signal.SIGINT, signal.SIGTERM])
-        told = self.checked(self.begin().kill(kind), (130, 143, 0, -2, -15))
+        kind, running = self.rng.choice([signal.SIGINT, signal.SIGTERM, None]), self.begin()
+        if kind is None:
+            self.call("cancel", self.spec["name"], *self.storage, codes=(0, 2))
+        told = running.wait() if kind is None else running.kill(kind)
+        self.checked(told, (130, 143, 0, -2, -15))
         self.status()
         if told.code == 130 and self.ended and not self.follow(told):
             self.broken(f"no remedy: {told.out}{told.err}")
@@ -341,16 +344,19 @@ class History:
         self.same("artifacts after another run", self.outcomes(), before)
 
     def fresh(self) -> None:
-        """A fresh sweep leaves the old one as it is."""
-        before = self.table()
-        self.follow(self.call(*self.starting(), "--fresh"))
+        """A fresh sweep leaves the old one as it is, also when it is dropped."""
+        before, stored = self.table(), self.outcomes()
+        told = self.call(*self.starting(), "--fresh")
+        self.follow(told)
         self.same("the old table", self.table(), before)
         name, self.spec["name"] = self.spec["name"], f"{self.spec['name']}-2"
+        self.printed(told)
         if self.steady:
             renamed = self.table().replace(self.spec["name"], name)
             self.same("the fresh table", renamed, self.calm)
         self.call("storage", "gc", "--drop", self.spec["name"], *self.storage)
         self.spec["name"] = name
+        self.same("artifacts that a dropped sweep shared", stored - self.outcomes(), set())
 
     def move(self) -> None:
         """A moved storage answers as before."""
@@ -370,6 +376,14 @@ class History:
         self.refused(self.call(*self.starting(), "--quiet", codes=(2,)))
         self.same("files after a refusal", self.files(), files)
         self.same("the table of changed code", self.table(), before)
+        if "FACTOR = 1.0" in text:  # Other code is other work, though its name is the same.
+            path.write_text(text.replace("FACTOR = 1.0", "FACTOR = 3.0"))
+            self.call(*self.starting(), "--fresh", "--quiet")
+            name, self.spec["name"] = self.spec["name"], f"{self.spec['name']}-2"
+            if self.table().replace(self.spec["name"], name) == before:
+                self.broken("changed code gives the figures of the code before")
+            self.call("storage", "gc", "--drop", self.spec["name"], *self.storage)
+            self.spec["name"] = name
         path.write_text(text)
         self.finish()
 
@@ -428,23 +442,23 @@ class History:
         return self.call("package", "verify", package, *options, codes=codes)
 
     def fraud(self) -> None:
-        """A package with another digit is refused."""
+        """A package with another digit is refused, in one file or in all of them alike."""
         honest = self.publish()
         with zipfile.ZipFile(honest) as found:
             parts = {name: found.read(name) for name in found.namelist()}
         kinds = (".csv", "cells.json", ".jsonl")
         texts = [part for part in sorted(parts) if part.endswith(kinds)]
-        with_figures = self.rng.choice(texts)
-        changed = self.rng.choice([[with_figures], texts])  # One file, or all of them alike.
-        figure = self.rng.choice(proven(parts[with_figures].decode()))
-        forged_figure = figure[:4] + str(9 - int(figure[4])) + figure[5:]
-        self.log.append(f"change {figure} to {forged_figure} in {changed}")
-        for name in changed:
-            parts[name] = parts[name].replace(figure.encode(), forged_figure.encode())
-        with zipfile.ZipFile(self.folder / "forged.zip", "w") as forged:
-            for part, content in parts.items():
-                forged.writestr(part, content)
-        self.verified("forged.zip", (2, 3), "0")
+        for changed in ([self.rng.choice(texts)], texts):
+            figure = self.rng.choice(proven(parts[changed[-1]].decode()))
+            other = figure[:4] + str(9 - int(figure[4])) + figure[5:]
+            self.log.append(f"change {figure} to {other} in {changed}")
+            with zipfile.ZipFile(self.folder / "forged.zip", "w") as forged:
+                for part, content in parts.items():
+                    lie = part in changed
+                    forged.writestr(
+                        part, content.replace(figure.encode(), other.encode()) if lie else content
+                    )
+            self.verified("forged.zip", (3,), "0")
 
     def merge(self) -> None:
         """A package merged with itself is that package."""
@@ -456,11 +470,14 @@ class History:
 
     def live(self, steps: int) -> None:
         """Live through the row's command and further ones that the seed draws."""
+        self.through([self.row["command"], *self.further(steps - 1)])
+
+    def through(self, steps: Sequence[str]) -> None:
+        """Live through steps."""
         self.undisturbed()
-        focus = self.row["command"]
-        if focus not in ("kill", "stop", "pause", "double"):
+        if steps[0] not in ("kill", "stop", "pause", "double"):
             self.finish()
-        for name in [focus, *self.further(steps - 1)]:
+        for name in steps:
             self.log.append(f"# {name}")
             self.steps.append(name)
             step: Callable[[], object] = getattr(self, name)
