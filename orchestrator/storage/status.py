@@ -112,7 +112,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         measurements=measurements,
         seconds_left=left,
         running=tuple(
-            RunningTrial(title(t), t.key, t.host, now - t.since / 1000 if t.since else None)
+            RunningTrial(title(t), t.key, t.host, _passed(t, now) if t.since else None)
             for t in running
         ),
         failures={title(t): t.reason for t in ledger.trials.values() if t.status == "failed"},
@@ -166,12 +166,17 @@ def _placed(trial: Trial, ledger: Ledger) -> bool:
     return trial.open and trial.since >= ledger.began
 
 
+def _passed(trial: Trial, now: float) -> float:
+    """Return the seconds that a trial has run, 0 if the clock was set back since."""
+    return max(0.0, now - trial.since / 1000)
+
+
 def _work(study: Study, ledger: Ledger, now: float) -> Work:
     trials, stage = study.begun.values(), _stage(study)
     ended = [trial for trial in trials if trial.ended]
     searched = sum(trial.role == "search" for trial in ended)
     costs = costs_of(stage, ((trial.seconds, trial.reused) for trial in ended))
-    running = {t.key: now - t.since / 1000 for t in trials if _placed(t, ledger)}
+    running = {t.key: _passed(t, now) for t in trials if _placed(t, ledger)}
     expected = [
         seconds * max(1.0, _epochs(study, ledger.trials[key]) / ledger.trials[key].last_step)
         for key, seconds in running.items()

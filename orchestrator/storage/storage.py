@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -156,7 +156,19 @@ class SweepFolder:
                 raise InputError(str(error)) from error
             except OSError as error:
                 raise InputError(f"storage {self.path} cannot be written: {why(error)}") from error
-            yield
+            try:
+                yield
+            except InputError:
+                self._leave_no_trace()
+                raise
+
+    def _leave_no_trace(self) -> None:
+        """Remove the folder of a sweep that was refused before its first run."""
+        if not self.exists:
+            for path in self.state_files:
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # Someone else may have put a file there.
+                self.path.rmdir()
 
     def is_owned(self) -> bool:
         """Return True if a process runs this sweep now; needs only read access."""

@@ -175,7 +175,7 @@ def start_shipper(
     poll_seconds: float = 1.0,
     plugins: Sequence[tuple[str, str]] = (),
 ) -> ShipperProcess:
-    """Start a process that delivers the journal which this process writes."""
+    """Start a process that delivers a journal, in which this process has begun an attempt."""
     check_tracking_uri(uri)
     journal = Path(journal).resolve()
     options = {
@@ -183,7 +183,6 @@ def start_shipper(
         "artifact_root": str(Path(artifact_root).resolve()),
         "parent_pid": os.getpid(),
         "poll_seconds": poll_seconds,
-        "since": time.time_ns() // 1_000_000,
         "plugins": list(plugins) if is_plugged(uri) else [],
     }
     command = [sys.executable, "-m", "orchestrator.tracking", json.dumps(options)]

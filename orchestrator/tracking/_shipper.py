@@ -73,7 +73,6 @@ def sync(
     *,
     parent_pid: int | None = None,
     poll_seconds: float = 1.0,
-    since: int = 0,
 ) -> Shipment:
     """Turn the events of a journal into runs on a tracker.
 
@@ -90,8 +89,6 @@ def sync(
             outages; runs that are open when it dies are KILLED. By default deliver the existing
             events once.
         poll_seconds: Events are collected for this time and sent together.
-        since: Ignore an end of the sweep before this time (milliseconds since 1970): it ended an
-            earlier attempt, which is now resumed.
 
     Raises:
         BusyError: If another process is delivering the journal.
@@ -110,7 +107,7 @@ def sync(
                 last = is_orphan()  # Check first, so that the parent's last events are delivered.
                 while _patiently(shipper.step, patience, is_orphan):
                     pass
-                if last or shipper.over(since):
+                if last or shipper.over:
                     break
                 time.sleep(poll_seconds)
             if interrupted or (follows and is_orphan()):
@@ -215,9 +212,10 @@ class _Shipper:
             self._memory.save(self.journal)
         return self._reached - before >= CHUNK
 
-    def over(self, since: int) -> bool:
-        """Return True if the sweep has ended, at or after ``since``."""
-        return self._ledger.ended is not None and self._ledger.ended >= since
+    @property
+    def over(self) -> bool:
+        """Return True if the sweep has ended, and was not resumed."""
+        return self._ledger.ended is not None
 
     def close_open(self) -> None:
         """Mark open runs as KILLED, unless the journal has the end of the sweep."""

@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "COLUMNS": "200",
     "PYTHONHASHSEED": "0",
 }
+LIMIT_SECONDS, ENDLESS = 900.0, 124  # A command that runs longer is killed and has this exit code.
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,18 @@ class Told:
 
 
 class Door:
-    """A server of commands; ``fork=False`` starts the installed script for each command."""
+    """A server of commands; ``fork=False`` starts the installed script for each command.
 
-    def __init__(self, scratch: Path, fork: bool = True) -> None:
+    ``code`` is a folder with another copy of the product, which is run instead.
+    """
+
+    def __init__(self, scratch: Path, fork: bool = True, code: Path | None = None) -> None:
         self.scratch, self.count = scratch, 0
         self.environment = {**os.environ, **ENVIRONMENT, "HOME": str(scratch)}
         for name in ("MLFLOW_TRACKING_URI", "CALSWEEP_SHARED"):
             self.environment.pop(name, None)
+        if code is not None:
+            self.environment["PYTHONPATH"] = str(code)
         self.server = self._serve() if fork else None
 
     def _serve(self) -> subprocess.Popen[str]:
@@ -85,7 +91,7 @@ class Door:
         """Wait for a command and return its exit code, minus the signal that killed it."""
         if self.server:
             return int(self._ask("wait", pid))
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return reaped(pid)
 
     def _ask(self, *words: object) -> str:
         assert self.server
@@ -126,6 +132,19 @@ class Running:
         return self.wait()
 
 
+def reaped(pid: int) -> int:
+    """Wait for a child process, but not forever, and return its exit code."""
+    over = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < over:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return ENDLESS
+
+
 def child(argv: list[str], cwd: str, out: str, err: str) -> None:
     """Become the command, in a session of its own."""
     os.setsid()
@@ -154,8 +173,7 @@ def serve() -> None:
         getattr(package, name)
     for kind, *words in requests():
         if kind == "wait":
-            code = os.waitstatus_to_exitcode(os.waitpid(int(str(words[0])), 0)[1])
-            sys.stdout.write(f"{code}\n")
+            sys.stdout.write(f"{reaped(int(str(words[0])))}\n")
             sys.stdout.flush()
             continue
         pid = os.fork()

@@ -16,7 +16,8 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "refinement": ("none", "macal", "tst"),
     "calibrator": ("none", "ts", "ets-cls", "cts", "isotonic"),
     "scheduler": ("none", "asha"),
-    "sampler": ("tpe", "random", "gp", "grid"),
+    "sampler": ("tpe", "prior", "random", "gp", "grid"),
+    "key": ("none", "keep", "seeds", "vary", "variant", "tags", "errors", "deterministic"),
     "option": ("none", "pareto", "fixed", "spaces", "tune", "objective", "lowest", "seed", "paper"),
     "command": (
         "plan",
@@ -45,8 +46,10 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
 LOGITS = ("logits", "logits-csv")
 NEVER = (
     (("data", LOGITS), ("refinement", ("macal", "tst"))),
+    (("data", LOGITS), ("key", ("vary",))),
     (("data", LOGITS), ("plugin", ("loss", "library", "package", "refinement"))),
     (("scheduler", ("asha",)), ("command", ("publish", "fraud", "merge"))),
+    (("scheduler", ("asha",)), ("option", ("pareto",))),
     (("scheduler", ("asha",)), ("executor", ("in-process", "processes", "plugin"))),
     (("sampler", ("grid",)), ("option", ("fixed", "tune"))),
     (("plugin", ("none", "metric")), ("command", ("edit",))),

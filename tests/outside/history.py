@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,18 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "a rule for keeping": {"keep": "some"},
     "data of another kind": {"tasks": [{"logits": "drawn.yaml"}], "recipes": ["given"]},
 }
+
+
+FIGURE = r"\d\.\d{6,}"
+
+
+def proven(text: str) -> list[str]:
+    """Return the figures of a file of a package that a verification checks, so no costs."""
+    if text.startswith("sweep,"):
+        rows = csv.DictReader(io.StringIO(text))
+        found = [row[name] for row in rows for name in ("nll_mean", "ece_mean")]
+        return [figure for figure in found if re.fullmatch(FIGURE, figure)]
+    return re.findall(rf'"(?:val_|test_)?(?:nll|ece|brier)": ?({FIGURE})', text)
 
 
 class Broken(AssertionError):
@@ -102,6 +114,9 @@ class History:
 
     def same(self, name: str, one: object, other: object) -> None:
         """Fail unless two observations are equal."""
+        if isinstance(one, dict) and isinstance(other, dict):
+            changed = {key for key in {**one, **other} if one.get(key) != other.get(key)}
+            one, other = ({key: each.get(key) for key in changed} for each in (one, other))
         if one != other:
             self.broken(f"{name}:\n{one}\n---\n{other}")
 
@@ -185,6 +200,7 @@ class History:
         found = self.status()
         self.same("state", found["state"], "finished")
         self.same("trials", self.ended, found["trials"])
+        self.same("measured", found["measured"], found["measurements"])
         if self.steady:
             self.same("the undisturbed table", self.table(), self.calm)
 
@@ -247,21 +263,29 @@ class History:
                     self.same("best and table", line["fixed"], json.loads(row["configuration"]))
         self.call("status", *self.storage)
         self.call("list", "sweeps", *self.storage)
+        logged = json.loads(self.call("logs", self.spec["name"], "--json", *self.storage).out)
+        self.same("logs", len(logged), self.ended)
         self.same("files after reading", self.files(), before)
         self.call("report", self.spec["name"], *self.storage, "--out", "page.html")
 
     def kill(self) -> None:
-        """A killed sweep loses no trial that ended."""
+        """A killed sweep loses no trial that ended, not even by a collection."""
         self.another()
         self.checked(self.begin().kill(signal.SIGKILL), (-9, 0))
         self.status()
+        if self.ended and self.rng.random() < 0.5:
+            self.follow(self.call("storage", "gc", *self.storage))
+            self.status()
         self.finish()
 
     def stop(self) -> None:
         """A stopped sweep prints the command that resumes it."""
         self.another()
-        kind = self.rng.choice([signal.SIGINT, signal.SIGTERM])
-        told = self.checked(self.begin().kill(kind), (130, 143, 0, -2, -15))
+        kind, running = self.rng.choice([signal.SIGINT, signal.SIGTERM, None]), self.begin()
+        if kind is None:
+            self.call("cancel", self.spec["name"], *self.storage, codes=(0, 2))
+        told = running.wait() if kind is None else running.kill(kind)
+        self.checked(told, (130, 143, 0, -2, -15))
         self.status()
         if told.code == 130 and self.ended and not self.follow(told):
             self.broken(f"no remedy: {told.out}{told.err}")
@@ -276,19 +300,35 @@ class History:
             self.refused(told)
         else:
             self.follow(told)
-            self.status()
+            self.rests()
             self.call("resume", self.spec["name"], *self.storage, codes=(0, 2))
         self.checked(running.wait())
         self.finish()
 
+    def rests(self) -> None:
+        """A paused sweep starts no trial."""
+        over = time.monotonic() + 10 * self.seconds + 60
+        while self.status()["state"] not in ("paused", "finished", "interrupted"):
+            if time.monotonic() > over:
+                self.broken("the sweep does not pause")
+            time.sleep(1)
+        before, state = self.ended, self.status()["state"]
+        time.sleep(3)
+        self.same("state of a paused sweep", self.status()["state"], state)
+        self.same("trials of a paused sweep", self.ended, before)
+
     def double(self) -> None:
         """A sweep that is run twice at once is computed once."""
         self.another()
-        first = self.begin()
-        second = self.checked(self.door(*self.starting(), cwd=self.folder), (0, 2))
-        if second.code == 2:
-            self.refused(second)
-        self.checked(first.wait(), (0, 2))
+        together = self.rng.random() < 0.5
+        first = self.door.start(self.starting(), self.folder) if together else self.begin()
+        second = self.door.start(self.starting(), self.folder)
+        found = [self.checked(running.wait(), (0, 2)) for running in (first, second)]
+        refusals = [told for told in found if told.code == 2]
+        for told in refusals:
+            self.refused(told)
+        if together and len(refusals) != 1:
+            self.broken(f"{len(refusals)} of two simultaneous runs were refused")
         self.finish()
 
     def another(self) -> None:
@@ -304,16 +344,19 @@ class History:
         self.same("artifacts after another run", self.outcomes(), before)
 
     def fresh(self) -> None:
-        """A fresh sweep leaves the old one as it is."""
-        before = self.table()
-        self.follow(self.call(*self.starting(), "--fresh"))
+        """A fresh sweep leaves the old one as it is, also when it is dropped."""
+        before, stored = self.table(), self.outcomes()
+        told = self.call(*self.starting(), "--fresh")
+        self.follow(told)
         self.same("the old table", self.table(), before)
         name, self.spec["name"] = self.spec["name"], f"{self.spec['name']}-2"
+        self.printed(told)
         if self.steady:
             renamed = self.table().replace(self.spec["name"], name)
             self.same("the fresh table", renamed, self.calm)
         self.call("storage", "gc", "--drop", self.spec["name"], *self.storage)
         self.spec["name"] = name
+        self.same("artifacts that a dropped sweep shared", stored - self.outcomes(), set())
 
     def move(self) -> None:
         """A moved storage answers as before."""
@@ -333,6 +376,14 @@ class History:
         self.refused(self.call(*self.starting(), "--quiet", codes=(2,)))
         self.same("files after a refusal", self.files(), files)
         self.same("the table of changed code", self.table(), before)
+        if "FACTOR = 1.0" in text:  # Other code is other work, though its name is the same.
+            path.write_text(text.replace("FACTOR = 1.0", "FACTOR = 3.0"))
+            self.call(*self.starting(), "--fresh", "--quiet")
+            name, self.spec["name"] = self.spec["name"], f"{self.spec['name']}-2"
+            if self.table().replace(self.spec["name"], name) == before:
+                self.broken("changed code gives the figures of the code before")
+            self.call("storage", "gc", "--drop", self.spec["name"], *self.storage)
+            self.spec["name"] = name
         path.write_text(text)
         self.finish()
 
@@ -391,21 +442,23 @@ class History:
         return self.call("package", "verify", package, *options, codes=codes)
 
     def fraud(self) -> None:
-        """A package with another digit is refused."""
+        """A package with another digit is refused, in one file or in all of them alike."""
         honest = self.publish()
         with zipfile.ZipFile(honest) as found:
             parts = {name: found.read(name) for name in found.namelist()}
         kinds = (".csv", "cells.json", ".jsonl")
-        name = self.rng.choice([part for part in sorted(parts) if part.endswith(kinds)])
-        text = parts[name].decode()
-        figures = [match.start(1) for match in re.finditer(r"0\.\d\d(\d)\d{4}", text)]
-        at = self.rng.choice(figures)
-        self.log.append(f"change {name} at {at}: {text[max(at - 60, 0) : at + 20]!r}")
-        parts[name] = (text[:at] + str(9 - int(text[at])) + text[at + 1 :]).encode()
-        with zipfile.ZipFile(self.folder / "forged.zip", "w") as forged:
-            for part, content in parts.items():
-                forged.writestr(part, content)
-        self.verified("forged.zip", (2, 3), "0")
+        texts = [part for part in sorted(parts) if part.endswith(kinds)]
+        for changed in ([self.rng.choice(texts)], texts):
+            figure = self.rng.choice(proven(parts[changed[-1]].decode()))
+            other = figure[:4] + str(9 - int(figure[4])) + figure[5:]
+            self.log.append(f"change {figure} to {other} in {changed}")
+            with zipfile.ZipFile(self.folder / "forged.zip", "w") as forged:
+                for part, content in parts.items():
+                    lie = part in changed
+                    forged.writestr(
+                        part, content.replace(figure.encode(), other.encode()) if lie else content
+                    )
+            self.verified("forged.zip", (3,), "0")
 
     def merge(self) -> None:
         """A package merged with itself is that package."""
@@ -417,11 +470,14 @@ class History:
 
     def live(self, steps: int) -> None:
         """Live through the row's command and further ones that the seed draws."""
+        self.through([self.row["command"], *self.further(steps - 1)])
+
+    def through(self, steps: Sequence[str]) -> None:
+        """Live through steps."""
         self.undisturbed()
-        focus = self.row["command"]
-        if focus not in ("kill", "stop", "pause", "double"):
+        if steps[0] not in ("kill", "stop", "pause", "double"):
             self.finish()
-        for name in [focus, *self.further(steps - 1)]:
+        for name in steps:
             self.log.append(f"# {name}")
             self.steps.append(name)
             step: Callable[[], object] = getattr(self, name)

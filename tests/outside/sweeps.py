@@ -173,7 +173,7 @@ def task(row: Row, folder: Path) -> dict[str, Any]:
         split = {"test": 0.3, "validation": 0.2}
         model = {"dataset": texts(folder), "model": "gpool-cnn"}
         return {**model, "protocol": protocol, "inputs": inputs, "split": split}
-    split = {"validation": 0.3}
+    split: dict[str, Any] = {"validation": 0.3}
     if kind == "digits":
         source, split = "digits", {**split, "train_limit": 120, "test_limit": 80}
     elif kind == "npz":
@@ -228,13 +228,18 @@ def recipes(row: Row) -> list[str]:
     return list(dict.fromkeys([base, refined, *(f"{refined}+{one}" for one in calibrators)]))
 
 
+def parameter(row: Row) -> tuple[str, str, list[float]]:
+    """Return a part that is searched, and one of its parameters with two values."""
+    if row["data"] in LOGITS:
+        return "vs", "weight_decay", [0.0001, 0.001]
+    if row["plugin"] in LOSS_PLUGINS:
+        return "gce", "q", [0.5, 0.7]
+    return "mbls", "margin", [4.0, 6.0]
+
+
 def search(row: Row) -> dict[str, Any]:
     """Return the block `search` of a sweep."""
-    part, name, values = "mbls", "margin", [4.0, 6.0]
-    if row["data"] in LOGITS:
-        part, name, values = "vs", "weight_decay", [0.0001, 0.001]
-    elif row["plugin"] in LOSS_PLUGINS:
-        part, name, values = "gce", "q", [0.5, 0.7]
+    part, name, values = parameter(row)
     options: dict[str, dict[str, Any]] = {
         "pareto": {"pareto": ["acc", "ece"]},
         "fixed": {"fixed": {part: {name: values[0]}}},
@@ -251,6 +256,24 @@ def search(row: Row) -> dict[str, Any]:
     return found
 
 
+def extended(row: Row, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a sweep file with one more of its keys."""
+    key = row["key"]
+    if key == "variant":
+        part, name, values = parameter(row)
+        spec["variants"] = {"mine": {"of": part, "fixed": {name: values[0]}}}
+        spec["recipes"].append("mine")
+    elif key == "vary":
+        spec["tasks"][0].setdefault("split", {})["vary"] = True
+    elif key == "errors":
+        spec["search"]["accuracy_errors"] = 1.0
+    elif key == "deterministic":
+        spec["resources"]["deterministic"] = True
+    more = {"keep": {"keep": "logits"}, "tags": {"tags": {"team": "red"}}}
+    seeds = {"seeds": [0, 1]} if key in ("seeds", "vary") else {}
+    return {**spec, **seeds, **more.get(key, {})}
+
+
 def write(row: Row, folder: Path) -> dict[str, Any]:
     """Write everything that a sweep needs into a folder, and return the sweep file's content."""
     place = PLACES[row["storage"]]
@@ -264,8 +287,12 @@ def write(row: Row, folder: Path) -> dict[str, Any]:
         "recipes": recipes(row),
         "search": search(row),
         "executor": EXECUTORS[row["executor"]],
-        "resources": {"concurrent": 2 if row["executor"] in ("processes", "ray") else 1},
+        "resources": {
+            "concurrent": 2 if row["executor"] in ("processes", "ray") else 1,
+            "checkpoint_seconds": 0.1,
+        },
         "storage": place,
     }
+    spec = extended(row, spec)
     (folder / "drawn.yaml").write_text(json.dumps(spec, ensure_ascii=False))
     return spec

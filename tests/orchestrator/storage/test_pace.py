@@ -93,6 +93,16 @@ def test_an_earlier_run_tells_costs_but_not_places() -> None:
     assert time_left(ledger, 110.0) == pytest.approx(35 + 30)
 
 
+def test_a_clock_that_is_set_back_makes_nothing_longer(tmp_path: Path) -> None:
+    ledger = journal(*trial(0, 3_600_000, {**END, "seconds": 30.0}), *trial(1, 3_600_000))
+    assert time_left(ledger, 10.0) == pytest.approx(4 * 30)
+    folder = Storage(tmp_path).sweep("s")
+    folder.path.mkdir(parents=True)
+    future = journal(*trial(1, 10**14))
+    with folder.owned():
+        assert [each.seconds for each in status_of(folder, future).running] == [0.0]
+
+
 def test_a_study_without_a_choice_waits_for_no_seeds() -> None:
     closed = {"event": "study_closed", "study": "t|ls", "chosen": None, "finished": 0, "failed": 1}
     ledger = journal(*trial(0, 1000, {**END, "seconds": 30.0}), closed)

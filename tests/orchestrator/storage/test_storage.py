@@ -136,6 +136,21 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
     assert not sweep.is_owned()
 
 
+@pytest.mark.parametrize("left", [(), ("sweep.yaml",), ("mine.txt",)])
+def test_a_refused_sweep_leaves_only_what_was_there(tmp_path: Path, left: tuple[str, ...]) -> None:
+    sweep = Storage(tmp_path).sweep("one")
+    sweep.path.mkdir(parents=True)
+    for name in left:
+        (sweep.path / name).touch()
+    with pytest.raises(InputError, match="no such data"), sweep.owned():
+        raise InputError("no such data")
+    kept = {path.name for path in sweep.path.glob("*")} - {"run.lock"}
+    assert kept == {*left, *(["owner"] if "sweep.yaml" in left else [])}
+    assert sweep.path.exists() == bool(left)
+    with sweep.owned():
+        pass
+
+
 @pytest.mark.usefixtures("far_east")
 def test_who_runs_a_sweep_is_told(tmp_path: Path) -> None:
     sweep = Storage(tmp_path).sweep("one")
