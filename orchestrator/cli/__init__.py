@@ -12,9 +12,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     Returns:
-        0 if all went well, 1 if a study has no finished trial or a result cannot be written, 2 for
-        wrong input, 3 for a night with an alarm, 4 for one that could not run, 5 if memory ran out,
-        130 when interrupted.
+        0 for success; 1 if a study has no finished trial, a check fails or a result cannot be
+        written; 2 for wrong input; 3 for a negative verdict, such as an alarm or a package that is
+        not verified; 4 for a night that could not run; 5 if memory ran out; 130 when interrupted.
     """
     try:
         # Importing takes memory as well.

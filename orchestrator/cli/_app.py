@@ -35,7 +35,7 @@ from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.files import why
 
 UNWRITTEN, WRONG_INPUT = 1, 2
-NOTE = "DataNote"  # By name, because importing the class would import PyTorch.
+NOTE = "DataNote"  # Compared by name: importing the class would import PyTorch.
 INTERRUPTED = 130  # Exit code after Ctrl-C, of typer and of interrupted sweeps.
 
 Commands = Sequence[Callable[..., Any]]

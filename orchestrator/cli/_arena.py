@@ -1,4 +1,4 @@
-"""``calsweep logits arena``: every calibrator against every other on many sets of logits."""
+"""``calsweep logits arena``: compare all calibrators on many sets of logits."""
 
 from __future__ import annotations
 

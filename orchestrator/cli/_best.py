@@ -16,7 +16,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from orchestrator.tracking import BestConfig
 
-NONE_FINISHED = 1  # Same exit code as of a sweep with a study without a finished trial.
+NONE_FINISHED = 1  # Exit code; a sweep in which a study has no finished trial returns it, too.
 
 Format = Literal["yaml", "json", "fixed"]
 
@@ -111,7 +111,7 @@ def _text(found: list[BestConfig], format: Format, several: bool) -> str:
 
 
 def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
-    """Return a time as given, or the local start of a day (of the next one if ``after``)."""
+    """Parse a time; a date means the local start of that day (of the next day if ``after``)."""
     if text is None:
         return None
     try:

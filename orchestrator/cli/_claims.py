@@ -51,7 +51,7 @@ def show_claims(
 
 
 def chosen_claims(names: list[str] | None) -> list[Claim]:
-    """Return the claims of these names, by default all."""
+    """Return the named claims, or all claims if ``names`` is empty."""
     from orchestrator.tables.claims import load_claims
 
     known = {claim.name: claim for claim in load_claims()}

@@ -183,7 +183,7 @@ def _show_spread(
         sweeps = list(_by_sweep(own).values())
         _check_apart(sweeps)
         boards = [statistics.board(each, store, metric, draws=draws, seed=seed) for each in sweeps]
-        # Splits that seeds draw are part of the seeds.
+        # If each seed draws its own split, splits are no separate source of variance.
         splits = ["" if varied else each[0].fingerprint for each in sweeps]
         found += statistics.spreads(boards, splits)
     if format in RECORDS:
@@ -205,7 +205,7 @@ def _percent(share: float | None) -> str:
 
 
 def _not_known(found: Sequence[Spread], varied: bool) -> str:
-    """Return the end of a line: the shares that are not known, and the sweeps that show them."""
+    """Return the end of a line: unknown shares of variance, and the sweeps that would show them."""
     again = "sweeps of other names and other `seeds`"
     missing = {
         "seeds (run with several `seeds`)": any(one.seeds is None for one in found),
@@ -227,7 +227,7 @@ def _by_sweep(results: list[StudyResult]) -> dict[str, list[StudyResult]]:
 
 
 def _check_apart(sweeps: Sequence[list[StudyResult]]) -> None:
-    """Refuse sweeps that share networks, whose figures tell nothing about repetitions."""
+    """Refuse sweeps that share networks: these figures are equal, not repeated measurements."""
     known: dict[str, StudyResult] = {}
     for results in sweeps:
         for result in results:

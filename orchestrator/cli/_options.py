@@ -64,7 +64,7 @@ TrackingUri = Annotated[
 ]
 
 
-WRITTEN = ("--out", "--report", "--folder", "--diagram", "--plots")  # Options that name results.
+WRITTEN = ("--out", "--report", "--folder", "--diagram", "--plots")  # Options with output paths.
 
 
 def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
 def use_columns(
     results: list[StudyResult], metrics: Iterable[str], storage: str
 ) -> list[StudyResult]:
-    """Add those of ``metrics`` that are computed on request from stored predictions."""
+    """Add the metrics that are computed only on request, from stored predictions."""
     from trainables.metrics import METRICS
 
     if not (columns := METRICS.columns(metrics)):
@@ -131,7 +131,7 @@ def use_columns(
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:
-    """Return the results of each sweep, from its journal, or from a tracker if named or needed."""
+    """Return each sweep's results from its journal; from a tracker if named or without journal."""
     from orchestrator.tracking import storage_uri, study_results
 
     names = list(dict.fromkeys(sweeps))
@@ -144,7 +144,7 @@ def tracked_results(
 
 
 def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResult]]:
-    """Return the results of those sweeps whose journals are in a storage, by name."""
+    """Return ``{sweep: results}`` for the named sweeps with a journal in the storage."""
     from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.status import current_results
     from orchestrator.storage.storage import Storage

@@ -124,7 +124,7 @@ def submit(
         bool, typer.Option("--dry-run", help="With --slurm: print the script; submit nothing.")
     ] = False,
 ) -> int:
-    """Run a sweep file on a cluster as a job, which does not need this machine."""
+    """Run a sweep file on a cluster as a job that continues without this machine."""
     from orchestrator.cluster.slurm import Allocation
     from orchestrator.sweep.spec import load_sweep
 

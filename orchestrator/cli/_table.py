@@ -73,7 +73,7 @@ def table(
     out: Out = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Print a comparison table of sweeps; of repeated rows, the sweep named first counts."""
+    """Print a comparison table of sweeps; for repeated rows, the sweep named first counts."""
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
@@ -136,7 +136,7 @@ def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
 def _resampled(
     table: ComparisonTable, option: str, storage: str, measure: Callable[..., T]
 ) -> dict[tuple[str, str], T]:
-    """Return ``measure`` of each task and each metric that can be resampled."""
+    """Return the result of ``measure`` for each task and each metric that can be resampled."""
     from orchestrator.storage.storage import Storage
     from trainables.metrics import METRICS
 

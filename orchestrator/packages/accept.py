@@ -29,7 +29,7 @@ class Decision:
         keep: Whether the improvement of the metric is significant.
         difference: Metric of the change minus metric of the base, the mean over cells and seeds;
             fractions (nats for NLL).
-        p_value: One-sided: how often chance alone gives such an improvement.
+        p_value: Probability of such an improvement by chance alone (one-sided).
         level: Largest p-value at which a change is kept: ``LEVEL / (tries (tries + 1))``.
         tries: Number of changes compared with the base so far, including this one.
         cells: Tasks and recipes that both packages have.
@@ -81,7 +81,7 @@ def digest_of(path: Path) -> str:
 
 
 class _Book:
-    """The tries so far, in a file next to the base; they start again if the base changes."""
+    """The tries so far, in a file next to the base; a changed base discards them."""
 
     def __init__(self, base: Path) -> None:
         self._path, self._base = base.with_name(f"{base.name}{ENDING}"), digest_of(base)
@@ -108,7 +108,7 @@ class _Book:
         return len(self._tries)
 
     def write(self, number: int, outcome: dict[str, Any]) -> None:
-        """Write all tries, with the outcome of one."""
+        """Set the outcome of a try, and write all tries."""
         self._tries[number - 1] |= outcome
         text = json.dumps({"base": self._base, "tries": self._tries}, indent=2)
         write_whole(self._path, f"{text}\n")
@@ -123,7 +123,7 @@ def _cells(package: Package) -> dict[Name, Seeds]:
 
 
 def _pairs(base: dict[Name, Seeds], new: dict[Name, Seeds]) -> dict[Name, tuple[Seeds, Seeds]]:
-    """Return the cells that both have, with their common seeds."""
+    """Return the cells that are in both packages, with the seeds that they share."""
     pairs: dict[Name, tuple[Seeds, Seeds]] = {}
     for name in (name for name in base if name in new):
         common = sorted({*base[name]} & {*new[name]})
@@ -151,7 +151,7 @@ def _check_rows(base: RowPredictions, new: RowPredictions) -> None:
 def _contrast(
     pairs: Sequence[tuple[Seeds, Seeds]], seeds: Sequence[int], metric: str, draws: int, seed: int
 ) -> Contrast:
-    """Return the difference of the means over all cells, seed by seed."""
+    """Return the contrast of new and base in the mean over all cells, paired by seed."""
     measured = []
     for pair in pairs:
         tables = {

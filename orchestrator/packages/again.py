@@ -1,4 +1,4 @@
-"""Repeats the searches of a package on their data, with the package's outcomes of trials."""
+"""Repeats the searches of a package; outcomes of trials are read from the package."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +32,8 @@ class Again:
 
     Attributes:
         folder: Scratch folder of prepared data and artifacts.
-        data: By sweep id and ``TaskSpec.data_name``, prepared on this machine from the source.
-        specs: By sweep id, with paths on this machine.
+        data: Data prepared on this machine from the source, by sweep id and ``TaskSpec.data_name``.
+        specs: Specs with paths on this machine, by sweep id.
     """
 
     folder: Path
@@ -60,11 +60,11 @@ class Again:
             yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
 
     def data_of(self, cell: Cell) -> PreparedData:
-        """Return the data of a cell."""
+        """Return the prepared data of a cell's task and seed."""
         return self.data[cell.study.sweep_id][self._task(cell).data_name(cell.trial.seed)]
 
     def suites(self, cell: Cell) -> list[tuple[Suite, Path]]:
-        """Return the suites of a cell, and their folders here."""
+        """Return the suites of a cell, with their folders on this machine."""
         root, data = self.specs[cell.study.sweep_id].data_root, self.data_of(cell)
         found = (find_suite(name, root) for name in self._task(cell).suites)
         return [(suite, suite_directory(suite, data)) for suite in found]
@@ -74,7 +74,7 @@ class Again:
         return next(task for task in spec.tasks if task.id == cell.study.task)
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
-        """Search again; return the state at the end and the events of the search."""
+        """Repeat a sweep's search; return its final state and its events."""
         name, events = ledger.sweep_id, list[Event]()
         if name not in self._states:
             rows, plan = partial(_rows, package), make_plan(self.specs[name])

@@ -1,4 +1,4 @@
-"""Blackboxes: searches as tables of configuration, epoch and seed, with their predictions."""
+"""Exports searches as blackboxes: tables of configurations, epochs, seeds and predictions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -36,17 +36,18 @@ def export_blackbox(
 ) -> dict[str, Any]:
     """Write all trials of a sweep's searches as one ``.npz`` archive; return its ``about``.
 
-    The archive has the text ``about`` (JSON) and, for study number i, the arrays ``i/validation``
-    (R, N, K), logits of the validation rows per run; ``i/validation_labels`` (N,); ``i/test``
-    (T, M, K), log-probabilities of the test rows after every trial's last epoch; and
-    ``i/test_labels`` (M,); figures are float32. A run is a trial after an epoch.
+    The archive has the text ``about`` (JSON) and, for study number i, float32 arrays for K classes:
+    ``i/validation`` (R, N, K) are the logits of N validation rows for each of R runs (a run is a
+    trial after an epoch), and ``i/test`` (T, M, K) the log-probabilities of M test rows after the
+    last epoch of each of T trials. The labels are ``i/validation_labels`` (N,) and
+    ``i/test_labels`` (M,).
 
     Args:
-        root: The storage; every trial in it is measured on test data, see ``read_sweeps``.
+        root: The storage. The trials are measured on test data; see ``read_sweeps``.
         sweep: A sweep that has ended.
-        path: The file.
+        path: The file to write.
         recipes: Recipes of the studies; if empty, all studies with a search.
-        every_epoch: Whether trials are computed again for the predictions of earlier epochs.
+        every_epoch: Whether to recompute trials to obtain the predictions of earlier epochs.
         done: Called with the number of exported trials and their total.
     """
     [found] = read_sweeps(root, [sweep], recipes)

@@ -29,9 +29,9 @@ class Line:
     """A row of the board: a recipe on a task in a package.
 
     Attributes:
-        doubt: Why it is not verified; empty if it is.
+        doubt: Why the package is not verified; empty if it is.
         figures: Mean and standard deviation by metric.
-        group: Letters of tied rows.
+        group: Letters of its groups of ties; tied rows share a letter.
     """
 
     result: StudyResult
@@ -127,7 +127,7 @@ def _doubt(path: Path, options: VerifyOptions) -> str:
 
 
 def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[Line]:
-    """Return the lines with the letters of ties among lines of the same task and data."""
+    """Return the lines with letters of ties; lines with the same task and data are compared."""
     comparable: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         comparable.setdefault((line.result.task, line.result.fingerprint), []).append(line)
@@ -146,7 +146,7 @@ def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[L
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
-    """Sort the lines by task, the best first; lines without a finite figure are last."""
+    """Sort by task, then the best line first; lines without a finite figure are last."""
     sign = -1 if column(metric).higher else 1
 
     def place(line: Line) -> tuple[str, float]:

@@ -41,13 +41,13 @@ from trainables.common.errors import printable
 from trainables.common.stages import EVERY_STAGE, GIVEN
 from trainables.plugins import find_source
 
-SAMPLE = 64  # Rows whose mean logit finds candidates of equal predictions.
+SAMPLE = 64  # Number of rows whose mean logit is compared to find possibly equal predictions.
 TIE = 1e-3
 """Log-probabilities of a row that differ by less may swap their order on another machine."""
 
 
 def check_form(package: Package) -> Iterator[str]:
-    """Check that header and journals have only the content of `package publish`, once each."""
+    """Check that header and journals have only entries of `package publish`, each once."""
     yield from (f"{HEADER}: unknown key {key!r}" for key in {*package.header} - {*header_of("")})
     yield from _unprintable(HEADER, package.header)
     for path in sorted((package.folder / JOURNALS).glob("*.jsonl")):
@@ -67,7 +67,7 @@ def check_form(package: Package) -> Iterator[str]:
 
 
 def check_plugins(package: Package) -> Iterator[str]:
-    """Check that the files of plugins are those that sweeps name, without running them."""
+    """Check that the package has exactly the plugin code that its sweeps name; run none of it."""
     named = package.plugins(package.ledgers)
     for plugin in named:
         source = find_source(plugin.path, package.folder)
@@ -95,7 +95,7 @@ class _Known:
 
 
 def _faults(event: Event, line: bytes, known: _Known) -> Iterator[str]:
-    """Yield the faults of an event, alone and after the earlier ones."""
+    """Yield the faults of an event, including contradictions to earlier events."""
     fields = json.loads(line)
     if unknown := {*fields} - {*json.loads(to_line(event))}:
         yield from (f"unknown key {key!r}" for key in sorted(unknown))
@@ -108,7 +108,7 @@ def _faults(event: Event, line: bytes, known: _Known) -> Iterator[str]:
 
 
 def _out_of_place(event: Event, known: _Known) -> Iterator[str]:
-    """Yield the contradictions of an event to earlier ones."""
+    """Yield the contradictions between an event and earlier events."""
     name = subject(event)
     if isinstance(event, SweepStarted):
         if event.sweep != event.spec.get("name"):
@@ -179,7 +179,7 @@ class _Predicted:
 
     @property
     def must_differ(self) -> tuple[Any, ...]:
-        """Networks with different values of this have different predictions."""
+        """Model and seed; if they differ, the predictions of two networks must differ."""
         return self.cell.study.model, self.cell.trial.seed
 
 
@@ -262,7 +262,7 @@ def _keeps_classes(study: Study, part: str, values: Mapping[str, Any]) -> bool:
 
 
 def _changed(before: Tensor, after: Tensor) -> int:
-    """Return the number of rows with another largest entry, without ties."""
+    """Return the number of rows with another predicted class, ignoring ties within ``TIE``."""
     tops = before.argmax(1, keepdim=True), after.argmax(1, keepdim=True)
     (old, new), (kept, now) = (
         [rows.gather(1, top).double() for top in tops] for rows in (before, after)

@@ -71,7 +71,7 @@ def _models(package: Package) -> dict[tuple[str, str], list[Cell]]:
 
 
 def _short(names: Iterable[str]) -> dict[str, str]:
-    """Map names to names for files and URLs; duplicates get a number."""
+    """Map names to forms that are safe in files and URLs; duplicates get a number."""
     found: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"

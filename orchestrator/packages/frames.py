@@ -53,7 +53,7 @@ def write_frames(package: Package) -> None:
 
 
 def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
-    """Return the columns and parts of each table, by file name."""
+    """Return each table's schema and parts, by file name."""
     found: dict[str, tuple[pa.Schema, Parts]] = {}
     for name, schema, lines in (
         (RESULTS, RESULT, list(_results(package))),
@@ -132,7 +132,7 @@ def check_frames(package: Package, tolerance: float) -> Iterator[str]:
 
 
 def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool:
-    """Compare a file with parts; a row group of another length is not read."""
+    """Return True if a file equals ``parts``; row groups of another length are not read."""
     with pq.ParquetFile(path) as file:
         groups = file.metadata.num_row_groups
         if not file.schema_arrow.equals(schema):
@@ -147,7 +147,7 @@ def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool
 
 
 def _equal(one: pa.Table, other: pa.Table, tolerance: float) -> bool:
-    """Compare tables; floats may differ by the tolerance, and so may bins at their edges."""
+    """Return True if tables are equal, up to ``tolerance`` in floats and at edges of bins."""
     for name in other.column_names:
         ours, theirs = (table[name].to_pandas().to_numpy() for table in (one, other))
         if pa.types.is_floating(other.schema.field(name).type):

@@ -1,4 +1,4 @@
-"""The file ``.calsweep``: a package with its page and Parquet tables, and its view."""
+"""Writes and opens ``.calsweep`` files: a package with its page and Parquet tables."""
 
 import mmap
 import os
@@ -46,7 +46,7 @@ from trainables.store.artifacts import ArtifactStore
 
 ARCHIVE, ENDING = "package.zip", ".calsweep"
 EVIDENCE = (TEST, VALIDATION, SUITES)
-ROW_BYTES = 64  # Memory per row, with the copies that pages need.
+ROW_BYTES = 64  # Memory per row, including the copies that pages make.
 BATCH = 1 << 16  # Rows per read in the search for one row.
 END_BYTES = 22  # Size of the last record of a zip file.
 LOCAL_HEADER = struct.Struct("<26xHH")
@@ -60,10 +60,10 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     """Write a package and its page into a folder, or as one file with Parquet tables.
 
     Args:
-        package: If one file is written, page and tables are added to the package's folder.
+        package: The package. For a single file, page and tables are added to its folder.
         out: The folder, or a file that ends with ``.calsweep``.
-        logits: Whether the file has test and validation rows, which verification and merging need.
-            A folder always has them.
+        logits: Whether a single file includes test and validation rows, which verification and
+            merging need. A folder always includes them.
     """
     page = render_page(package)
     if out.suffix != ENDING:
@@ -102,7 +102,7 @@ class FileStorage(Storage):
     """A scratch storage with the journals of a ``.calsweep`` file; rows are read on demand.
 
     Attributes:
-        lacks: A line about data that it does not have.
+        lacks: A message about data that the file does not include.
     """
 
     def __init__(self, folder: Path, path: Path, package: Package, rows: pq.ParquetFile) -> None:
@@ -118,7 +118,7 @@ class FileStorage(Storage):
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
 
-        As in a storage, only given logits have ``row``, so that a row's URL is the same in both.
+        Only given logits have the column ``row``, as in a storage, so that URLs of rows are equal.
         """
         group = self._groups[key]
         needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
@@ -129,7 +129,7 @@ class FileStorage(Storage):
             return self._columns(table.combine_chunks())
 
     def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
-        """Return the columns of one row, and read no further; see ``packed_rows``."""
+        """Return the columns of one row; later rows are not read. See ``packed_rows``."""
         group = self._groups[key]
         names, place = self._wanted(group), number
         with self._reading():
@@ -143,7 +143,7 @@ class FileStorage(Storage):
         return None
 
     def _wanted(self, group: int) -> list[str]:
-        # In other data a row's number is its position, so skip the column: it takes half the time.
+        # Otherwise a row's number is its position: skip the column, which takes half the time.
         return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
 
     @contextmanager

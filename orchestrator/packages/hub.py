@@ -23,7 +23,7 @@ from trainables.common.errors import InputError
 from trainables.common.hub import HUB, HubAddress, hub_client, hub_faults
 
 FILE, CARD = f"package{ENDING}", "README.md"
-YOURS = "ORG/NAME"  # Placeholder in a folder, whose repository is not known yet.
+YOURS = "ORG/NAME"  # Placeholder for the repository, which is unknown if a folder is written.
 TABLES = (RESULTS, TRIALS, PREDICTIONS)
 
 

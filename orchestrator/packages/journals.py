@@ -1,4 +1,4 @@
-"""Reduces a sweep's journal to that of a package: each fact once, without paths and costs."""
+"""Reduces a sweep's journal for a package: each fact occurs once, paths and costs are removed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ FIRST_COUNTS = (StudyOpened, TrialStarted)
 def cleaned(event: Event) -> Event | None:
     """Return an event without paths, costs and figures that cannot be recomputed.
 
-    None if the event has nothing else.
+    Return None if nothing else remains.
     """
     if isinstance(event, SweepStarted):
         spec = without_places(event.spec)
@@ -73,7 +73,7 @@ def _is_test(name: str) -> bool:
 
 
 def settled(events: Iterable[Event]) -> list[Event]:
-    """Return the events that count at the end of a sweep, without repetitions after resumptions."""
+    """Return the events that are valid at the end of a sweep, without those of earlier attempts."""
     found: dict[tuple[type[Event], object], Event] = {}
     for number, event in enumerate(events):
         name = number if isinstance(event, SweepStarted) else subject(event)

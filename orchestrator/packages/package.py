@@ -59,7 +59,7 @@ MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RecursionError, OSError, zipfile.BadZipFile),
 )
-WHEN = (1980, 1, 1, 0, 0, 0)  # The time of all members: equal content gives equal archives.
+WHEN = (1980, 1, 1, 0, 0, 0)  # Date of all members, so that equal content gives equal archives.
 
 
 class UnfitError(InputError):
@@ -68,7 +68,7 @@ class UnfitError(InputError):
 
 @dataclass(frozen=True)
 class Cell:
-    """A trial with its study; it need not have a cell in the table."""
+    """A trial with its study; not every trial has a cell in the table."""
 
     sweep: str
     study: Study
@@ -115,12 +115,12 @@ class Package:
 
     @cached_property
     def results(self) -> list[StudyResult]:
-        """The rows of its table."""
+        """The package's results, one per recipe and task."""
         return combine([results_of(ledger) for ledger in self.ledgers])
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """The measured trials of its table, by sweep."""
+        """The trials with test results in the package's table, sweep by sweep."""
         return [
             Cell(ledger.sweep, study, trial)
             for ledger in self.ledgers
@@ -149,7 +149,7 @@ class Package:
         """Run the code of the plugins of sweeps; no other plugin stays registered.
 
         Raises:
-            InputError: If one cannot be imported, or two sweeps name different versions of one.
+            InputError: If a plugin cannot be imported, or if sweeps name different versions of it.
         """
         load_plugins(self.plugins(ledgers), self.folder, installed=True)
 

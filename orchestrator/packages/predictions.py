@@ -21,7 +21,8 @@ class RowPredictions:
     """The predictions of a recipe on a task, with one seed.
 
     Attributes:
-        logits: Log-probabilities of test rows, (N, K), or logits of validation rows.
+        logits: (N, K) for N rows and K classes: log-probabilities for test rows, logits for
+            validation rows.
         labels: (N,), int64.
         rows: Row numbers in the part of the data set, (N,), int64.
     """
@@ -39,7 +40,7 @@ class RowPredictions:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of ``save``; sizes are checked first, and pickled objects are refused."""
+        """Read a file written by ``save``; check sizes first and refuse pickled objects."""
         archive = ArrayArchive(path)
         if set(archive.names) != set(NAMES):
             listing = ", ".join(archive.names)

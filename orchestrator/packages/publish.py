@@ -117,7 +117,7 @@ def _copy_plugin(kept: Path, folder: Path) -> None:
 
 
 def split_of(data: PreparedData) -> dict[str, np.ndarray]:
-    """Return the row numbers of each part of prepared data, (N,), int64."""
+    """Return the row numbers (int64) of each part of prepared data."""
     own = {part: data.search_numbers(part) for part in ("train", "validation")}
     return {**own, "test": data.test_numbers()}
 
@@ -125,8 +125,8 @@ def split_of(data: PreparedData) -> dict[str, np.ndarray]:
 def _with_rows(stored: StoredSweep) -> Iterator[tuple[Study, Trial]]:
     """Yield the trials whose validation rows go into the package.
 
-    The storage must have the rows that a choice compares. `calsweep storage gc` may have removed
-    others; the verification then computes those trials again.
+    Fail if the storage lacks rows that were compared to choose a configuration. Other rows may have
+    been removed by `calsweep storage gc`; the verification then computes their trials again.
     """
     ledger = stored.ledger
     finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}

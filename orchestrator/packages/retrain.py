@@ -23,7 +23,7 @@ class Retrained:
     """The outcome of computing a trial again.
 
     Attributes:
-        worst: Largest difference of a figure; infinite without common figures.
+        worst: Largest difference between old and new figures; infinite without common figures.
         problems: A line per difference.
     """
 

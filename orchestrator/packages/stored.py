@@ -42,7 +42,7 @@ class StoredSweep:
         return sweep_command("run --resume", SweepFolder.of(self.spec).path)
 
     def data_of(self, study: Study, seed: int) -> PreparedData:
-        """Return the data of a study and a seed."""
+        """Return the prepared data of a study's task for a seed."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found = self.data.get(task.data_name(seed))
         if found is None:
@@ -55,7 +55,7 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the measured trials of a table, filtered by task, recipe and seed."""
+        """Return the trials with test results, filtered by task, recipe and seed."""
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),

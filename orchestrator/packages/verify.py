@@ -50,7 +50,7 @@ class VerifyOptions:
     Attributes:
         share: Share of the ended trials that are computed again, in [0, 1].
         trials: Prefixes of keys of trials that are always computed again.
-        seed: Draws the share; random by default, so that nobody knows it in advance.
+        seed: Seed for drawing the share; random by default, so that nobody can predict the draw.
         tolerance: Largest difference of equal figures, and of equal probabilities.
         data_root: Folder of downloaded data sets.
         trust_plugins: Whether the code of the package's plugins is run.
@@ -71,8 +71,8 @@ class Check:
     """A check and its outcome.
 
     Attributes:
-        title: Its subject.
-        detail: Its extent.
+        title: Subject of the check.
+        detail: Extent of the check, such as the number of splits.
         problems: A line per fault.
     """
 
@@ -87,7 +87,7 @@ class Verdict:
 
     Attributes:
         name: Name of its file.
-        checks: In the order in which they were made; after some failures the rest is skipped.
+        checks: Checks in the order in which they ran; after some failures the rest is skipped.
         retrained: The trials that were computed again.
         table: Its comparison table as Markdown; empty if it could not be read.
     """
@@ -235,7 +235,7 @@ def _without_rows(package: Package) -> list[Trial]:
 
 
 def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
-    """Return the trials to compute again: named ones, those without rows, and a random share.
+    """Return the trials to recompute: named, without validation rows, and a random share.
 
     A share above 0 is at least one trial. Failed trials may be drawn: they must fail again.
     """

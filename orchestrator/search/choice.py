@@ -29,7 +29,7 @@ class Rank(NamedTuple):
     Attributes:
         objective: Guarded validation objective, a fraction (nats for NLL).
         number: The trial's number in its study.
-        opened: When the study was opened; counts only between trials of several studies.
+        opened: Order or time in which the study was opened, to compare trials of several studies.
     """
 
     objective: float
@@ -44,7 +44,7 @@ class Margin(NamedTuple):
     error: float
 
     def clear(self, errors: float) -> bool:
-        """Return True if the difference exceeds so many standard errors."""
+        """Return True if the difference exceeds ``errors`` standard errors."""
         return self.difference > errors * self.error
 
 
@@ -58,9 +58,9 @@ class ChoiceRule:
             cross-entropy before the shortfall is added to the objective; None for no guard.
         epoch: The epoch whose metrics count, as in the protocol.
         tie: The winner between equal objectives.
-        accuracy_errors: How many paired standard errors accuracy may fall beyond the tolerance.
+        accuracy_errors: Additional tolerance, in paired standard errors of the lost accuracy.
         keep_default: By how many standard errors a trial must beat the published default to be
-            chosen; 0 if the lowest objective wins, as when no paper gives the default.
+            chosen; 0 if the lowest objective wins. It is 0 if no paper gives the default.
         stop: ``auto`` if the search may end before its last trial, else empty.
     """
 
@@ -112,7 +112,7 @@ class ChoiceRule:
             metrics: Validation metrics of the trial.
             reference: Metrics of the chosen configuration of plain cross-entropy; None for no
                 guard.
-            error: Paired standard error of the difference in accuracy from it.
+            error: Paired standard error of the difference in accuracy from the reference.
         """
         value = metrics[self.objective]
         if reference is None or self.accuracy_tolerance is None:

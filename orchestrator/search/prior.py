@@ -1,4 +1,4 @@
-"""``sampler: prior``: the published default, a portfolio and spread points, then a model."""
+"""The sampler ``prior``: published default, portfolio, spread points, then a Gaussian process."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def suggestion(
 
     Args:
         plan: The study.
-        points: The trials so far, ended ones first. Running trials are given their predicted value.
+        points: The trials so far, ended ones first. Running trials get their predicted objective.
         values: Objectives of the ended trials; None for a failed or stopped one, which counts as
             the worst.
         seed: Determines the candidates.

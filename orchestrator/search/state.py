@@ -1,4 +1,4 @@
-"""A sweep's search as a source of jobs: the next trial, and when a study is over."""
+"""A sweep's search as a source of jobs: decides which trial runs next and when a study ends."""
 
 import heapq
 import math
@@ -41,8 +41,8 @@ class SweepState:
     The results of ``past``, an interrupted run of the same sweep, are reused unless the machine
     caused the failure or their artifacts are no longer ``available``. Rules that compare
     configurations row by row read ``predictions``. ``beaten`` receives the outcomes that a closed
-    study did not choose and that no other study needs. ``studies`` are by name, each after the
-    studies that it builds on.
+    study did not choose and that no other study needs. ``studies`` maps names to studies; each
+    comes after the studies that it builds on.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class SweepState:
             study.id: StudyState(
                 study,
                 StudySearch(study, rules, seed, self._past.block(study)),
-                # Sweeps of older versions kept even defaults that no paper gives; they still do.
+                # Sweeps that an older version started also keep defaults that no paper gives.
                 ChoiceRule.of(rules, study.task, study.published or self._past.kept_default(study)),
             )
             for study in plan
         }
         self.scores = Scores(self.studies, self._past, predictions)
         self._order = {name: number for number, name in enumerate(self.studies)}
-        # Studies that wait for another one: they build on it, or it guards them.
+        # Maps a study to the studies that wait for it: they build on it, or it guards them.
         self._followers = defaultdict[str, list[StudyState]](list)
         self._guarded = defaultdict[str, list[StudyState]](list)
         for study in self.studies.values():
@@ -122,12 +122,12 @@ class SweepState:
         return not unknown
 
     def _runnable(self) -> Iterator[tuple[StudyState, TrialSpec]]:
-        """Yield the trials that can run now; those with a known outcome are recorded instead."""
+        """Yield the trials that can run now; trials with a known outcome are only recorded."""
         while self._in_turn:
             study = self.studies[heapq.heappop(self._in_turn)[-1]]
             self._awake.remove(study.plan.id)
             trial = None if self._exhausted(study) else self._next_of(study)
-            if trial is None:  # It is woken by its next result, or by the study it waits for.
+            if trial is None:  # Its next result, or the study it waits for, will wake it.
                 continue
             outcome = self._kept_outcome(trial)
             self._wake(study)
@@ -150,7 +150,7 @@ class SweepState:
             heapq.heappush(self._in_turn, turn)
 
     def _news(self, study: StudyState) -> None:
-        """Wake a study and those that build on it."""
+        """Wake a study and the studies that wait for it."""
         for each in (study, *self._followers[study.plan.id]):
             self._wake(each)
 
@@ -178,7 +178,7 @@ class SweepState:
         return self._next_of_search(study, upstream)
 
     def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
-        """Ask for the next trial or block; the first trial of each pass computes the others too."""
+        """Ask for the next trial or block; the first trial of a pass computes the whole pass."""
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
             if not self.scores.goes_on(study):
@@ -195,7 +195,7 @@ class SweepState:
         return study.next_queued()
 
     def _ask(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
-        """Return the next trial: that of an earlier run if it has the same base, else a new one."""
+        """Return the next trial: an earlier run's if it has the same base, else a new one."""
         number, base = study.search.asked, upstream.chosen if upstream is not None else None
         make = partial(self._trials.make, study.plan, number, base=base)
         earlier = self._past.suggested(study, number)
@@ -207,7 +207,7 @@ class SweepState:
         return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Return True if the base of a study is known; close the study if it never will be."""
+        """Return True if the base of a study is chosen; close the study if there is none."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:
@@ -262,7 +262,7 @@ class SweepState:
             self._settle(each)
 
     def _score(self, study: StudyState) -> None:
-        """Hand scores to the study's search, and close it once they are complete."""
+        """Score ended trials, pass the scores to the search, and close the study if complete."""
         for number in sorted(study.unscored):
             outcome = study.outcomes[number]
             scored = self.scores.score(study, study.ended(number))
@@ -375,7 +375,7 @@ class SearchSource(Source):
 
 
 def epochs_of(study: StudyPlan) -> int:
-    """Return the epochs of a study's trials."""
+    """Return the number of epochs of each trial of a study."""
     if study.stage == "train":
         return study.task.resolved_protocol.epochs
     return max(int(values.get("epochs", 1)) for values in study.defaults.values())

@@ -27,10 +27,10 @@ WIDE_BLOCK = 64
 class StudySearch:
     """Asks Optuna for configurations and reports their results, in the order of trial numbers.
 
-    Trial n is suggested once all trials up to n - ``parallel_trials`` have ended. Optuna then knows
-    the results of exactly these, and its random numbers depend on n alone. So suggestions do not
-    depend on the order in which trials end, and a resumed sweep reuses its old ones. The trials of
-    a ``block`` are suggested together, and reported together.
+    Trial n is suggested once all trials up to n - ``parallel_trials`` have ended. Optuna has then
+    received exactly their results, and its random numbers depend on n alone. So suggestions do not
+    depend on the order in which trials end, and a resumed sweep reuses its old suggestions. The
+    trials of a ``block`` are suggested together, and reported together.
     """
 
     def __init__(

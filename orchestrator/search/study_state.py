@@ -44,8 +44,9 @@ from trainables.store.artifacts import stage_key
 class TrialSpec(TrialStarted):
     """One configuration to compute, with the fields of its event in the journal.
 
-    Further seeds of the chosen configuration have the last numbers. The key is the same when the
-    sweep is resumed. ``together`` are stages of next trials that are computed with this one.
+    Trials of the chosen configuration on further seeds have the highest numbers. The key is the
+    same when the sweep is resumed. ``together`` are stages of later trials that are computed in the
+    same pass.
     """
 
     request: StageRequest
@@ -75,7 +76,7 @@ class Ended:
 
 
 class TrialMaker:
-    """Makes the trials of a sweep: the same parameters give the same trial, resumed or not."""
+    """Makes the trials of a sweep; equal parameters give equal trials, also after a resumption."""
 
     def __init__(self, sweep_id: str, spec: SweepSpec, data: Mapping[str, PreparedData]) -> None:
         self._sweep_id, self._spec, self._data = sweep_id, spec, data
@@ -132,16 +133,17 @@ def _configured(plan: StudyPlan, parameters: Mapping[str, Any]) -> dict[str, dic
 
 @dataclass
 class StudyState:
-    """The state of one study, by the numbers of its trials.
+    """The state of one study; mappings are by trial number.
 
     Attributes:
-        unscored: Numbers of search trials that ended, while their reference has not.
-        unscored_seeds: Positions of further seeds that ended, while their reference has not.
+        unscored: Numbers of ended search trials whose reference has not ended.
+        unscored_seeds: Positions of ended further seeds whose reference has not ended.
         objectives: Guarded objectives of search trials; infinite for failed ones.
-        leaders: Trial to the trial whose pass computes it, possibly itself.
-        seeds: Position of a seed to its trial of the chosen configuration; None if that failed.
-        seeds_asked: Number of seeds that were started, the first included.
-        margin: Of the best trial over the published default, if that decided.
+        leaders: Maps a trial to the trial whose pass computes it, possibly itself.
+        seeds: Maps the position of a seed to the chosen configuration's trial on that seed; None
+            if the trial failed.
+        seeds_asked: Number of seeds that were started, including the first.
+        margin: Margin of the best trial over the published default, if the choice used it.
     """
 
     plan: StudyPlan
@@ -161,7 +163,7 @@ class StudyState:
 
     @property
     def chosen(self) -> Ended | None:
-        """Return the chosen configuration on the first seed; None before, or if all failed."""
+        """Return the chosen trial on the first seed; None before the choice or if all failed."""
         return self.seeds.get(0)
 
     @property
@@ -183,7 +185,7 @@ class StudyState:
         return len(self.trials) - len(self.outcomes) - len(self.queue)
 
     def done(self, seeds: int) -> bool:
-        """Return True if nothing is left to do, further seeds included."""
+        """Return True if nothing is left to do, including further seeds."""
         whole = len(self.seeds) == seeds and not self.unscored_seeds
         return self.closed and (self.chosen is None or whole)
 
@@ -234,7 +236,7 @@ class StudyState:
 
 
 class Past:
-    """The outcomes and decisions of the runs before this one."""
+    """Outcomes and decisions of earlier runs of the same sweep."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._studies, self._trials = ledger.studies, ledger.trials
@@ -254,7 +256,7 @@ class Past:
         return self._suggested.get((study.plan.id, number), ())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
-        """Return True if the journal's last event of its kind is equal; a study is opened once."""
+        """Return True if the journal has this event; an opened study need not have equal fields."""
         if isinstance(event, TrialScored):
             trial = self._trials.get(event.key)
             known = None if trial is None else (trial.objective, trial.accuracy_error)
@@ -299,7 +301,7 @@ class Past:
         return None if margin is None else Margin(margin["difference"], margin["error"])
 
     def accuracy_error(self, trial: TrialSpec) -> float | None:
-        """Return the standard error used to guard a trial that a final choice did not take."""
+        """Return the recorded standard error of a trial that a final choice rejected, or None."""
         return self._trials[trial.key].accuracy_error if self.can_do_without(trial) else None
 
     def outcome(self, key: str) -> TrialFinished | None:
@@ -324,7 +326,7 @@ def setting_of(task: TaskSpec, data: PreparedData) -> str:
 
 
 def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, Any]:
-    """Return everything but a trial's own configuration that is needed to reproduce it."""
+    """Return everything needed to reproduce a trial, except its configuration."""
     task, whole = plan.task, data.split.validation_seed is None
     splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.all_seeds}
     return {
@@ -352,12 +354,12 @@ Predictions = Callable[[ArtifactRef], ValidationRows]
 
 
 def no_predictions(ref: ArtifactRef) -> ValidationRows:
-    """Raise ``LookupError``; for searches whose rule never compares rows."""
+    """Raise ``LookupError``; used by searches whose rule never compares rows."""
     raise LookupError(f"no predictions are known of {ref.stage} {ref.key}")
 
 
 class Scores:
-    """Scores the trials of studies and chooses between them; final choices of ``past`` stay.
+    """Scores the trials of studies and chooses between them; repeats final choices of ``past``.
 
     Rules that compare configurations row by row read ``predictions``.
     """
@@ -452,9 +454,9 @@ class Scores:
 def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
     """Return the standard error of the mean of differences (N,), one per row.
 
-    If rows are pixels, only their ``images`` (N,) are independent: the error is then that of the
-    sums over images, given the number of pixels. For a single row or image it is ``UNKNOWN``, which
-    no difference exceeds.
+    If rows are pixels, ``images`` (N,) are their image numbers. Only images are independent, so the
+    error is computed from the sums over images, for a fixed number of pixels. The result is
+    ``UNKNOWN``, which no difference exceeds, for a single row or image.
     """
     sums = difference
     if images is not None:

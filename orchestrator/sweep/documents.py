@@ -1,4 +1,4 @@
-"""Read and validate YAML documents of users; all faults are one line."""
+"""Read and validate YAML documents of users; every error message is one line."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from trainables.common.paths import control_fault
 from trainables.common.yaml_text import decoded, short
 
 SWEEP = "a sweep", "name, tasks and recipes"  # Arguments of ``read_mapping``.
-LARGEST_FILE = 128 * 2**10  # Bytes; parsed in two seconds, a hundred times a usual file.
+LARGEST_FILE = 128 * 2**10  # Bytes: a hundred times a usual file; parsing takes two seconds.
 Model = TypeVar("Model", bound=BaseModel)
 
 

@@ -5,8 +5,8 @@ import re
 from trainables.common.stages import GIVEN
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-BASELINES = ("ce", GIVEN)  # References of the accuracy guard: for trainings, for given logits.
-LONGEST_NAME = 100  # File names contain it and may have 255 bytes.
+BASELINES = ("ce", GIVEN)  # Recipes of the accuracy guard: for trainings, for given logits.
+LONGEST_NAME = 100  # File names contain the sweep's name and may have 255 bytes.
 
 
 def is_sweep_name(name: str) -> bool:

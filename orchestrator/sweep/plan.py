@@ -87,7 +87,7 @@ class Plan:
         return {key: getattr(self.spec.resources, key) for key in keys}
 
     def at_once(self) -> dict[str, int]:
-        """Return the maximum number of concurrent trials per stage, by key as ``shares``."""
+        """Return the maximum number of concurrent trials per stage, with the keys of ``shares``."""
         lag, seeds = self.spec.search.parallel_trials, len(self.spec.all_seeds) - 1
         counts: Counter[str] = Counter()
         for study in self:
@@ -98,7 +98,7 @@ class Plan:
 
 
 def resources_key(stage: str) -> str:
-    """Return the key in ``resources`` of a stage; given logits use that of calibrations."""
+    """Return a stage's key in ``resources``; given logits use ``calibrate``."""
     return "calibrate" if stage == GIVEN else stage
 
 
@@ -187,13 +187,13 @@ def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str,
 
 
 def _left_to_search(parameter: Parameter, task: TaskSpec, rules: SearchModel) -> bool:
-    """Return True if papers tuned a parameter on a task, or used it there without its value."""
+    """Return True if papers tuned a parameter on a task, or used it there without stating it."""
     place = task.dataset, task.model
     return parameter.is_open(*place) or (rules.tune is None and parameter.tuned_on(*place))
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
-    """Return all parameters with published values for a task, or with the sweep's fixed ones."""
+    """Return a part's parameters with values fixed by the sweep, else published for the task."""
     point: dict[str, Any] = {}
     for space in part_spaces(spec.base(part)):
         point.update(space.default_point(task.dataset, task.model, spec.fixed(part)))
@@ -203,7 +203,7 @@ def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any
 def _defaults(
     spec: SweepSpec, part: str, task: TaskSpec, searched: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """Return the starting values, including searched parameters without a published value."""
+    """Return the starting values; a searched parameter without a published one has its default."""
     point = starting_values(spec, part, task)
     return {**point, **{name: p.default for name, p in searched.items() if name not in point}}
 

@@ -29,7 +29,7 @@ class PluginModel(BaseModel):
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the plugin's name in tables."""
         return Path(self.path).stem
 
 

@@ -28,7 +28,7 @@ NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method, or ``("given",)`` logits, with an optional refinement and calibrator."""
+    """A method (``("given",)`` for given logits) with an optional refinement and calibrator."""
 
     method: tuple[str, ...]
     refinement: str | None = None
@@ -149,8 +149,8 @@ def expand_recipes(
 ) -> list[Recipe]:
     """Replace wildcards in recipes, keeping their order.
 
-    ``*+macal`` means every plain method in the list with ``macal``; ``f*+ts`` those that begin
-    with ``f``.
+    ``*+macal`` adds ``macal`` to every plain method in the list; ``f*+ts`` adds ``ts`` to every
+    plain method that begins with ``f``.
     """
     patterns = list(patterns)
     plain = [text for text in patterns if "*" not in text and _is_method(text, variants)]

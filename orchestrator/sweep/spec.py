@@ -182,9 +182,9 @@ class TaskSpec(_Strict):
         model: A name from ``calsweep list models``.
         protocol: Name of a protocol, or a mapping of its fields (with ``base:`` for a named one).
         name: The task's name in tables; by default ``dataset/model/protocol``.
-        split: The split of the training data; by default that of the protocol.
-        inputs: Storage options of the kind of data, such as ``length``.
-        suites: Test sets for chosen configurations besides the clean one; names from
+        split: The split of the training data; by default the protocol's.
+        inputs: Options for storing this kind of data, such as ``length``.
+        suites: Additional test sets for chosen configurations; names from
             ``calsweep list suites``.
     """
 
@@ -214,7 +214,7 @@ class TaskSpec(_Strict):
 
     @property
     def given(self) -> bool:
-        """Return True if its logits are given."""
+        """Return True if the task's logits were computed elsewhere."""
         return self.dataset.partition(":")[0] == "logits"
 
     @property
@@ -261,7 +261,7 @@ class TaskSpec(_Strict):
     def split_on(self, seed: int, whole: bool) -> SplitSpec:
         """Return the split for a seed of the sweep.
 
-        For given logits, seeds draw all rows if ``whole``, otherwise only the rows for fitting.
+        For given logits, a seed draws the whole split if ``whole``, else only the rows for fitting.
         """
         split = self.split_spec
         if self.given and whole:
@@ -306,8 +306,8 @@ class SearchModel(_Strict):
             not in ``seeds``, tables show only runs that were not used for choosing.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
             cross-entropy before the shortfall is added to the objective; null for no guard.
-        accuracy_errors: Additional tolerance, in standard errors of that difference, paired by
-            validation row.
+        accuracy_errors: Additional tolerance, in standard errors of the difference in accuracy
+            (paired by validation row).
         keep_default: The published default is chosen unless the best trial's objective is lower by
             this many standard errors of the difference, paired by validation row; with 0 or false
             the lowest objective is chosen.
@@ -318,11 +318,11 @@ class SearchModel(_Strict):
         fixed: Values of parameters that are not searched, by part and parameter.
         tune: Names of searched parameters by part. If given, only these and those in ``spaces`` are
             searched, such as the few that a paper tuned by hand.
-        budget: ``equal`` searches the same number of trials for every method. ``paper`` searches
-            the parameters in ``spaces``, those that the method's paper tuned on this data (over its
-            grid if it gives one), and those for which no source gives a value for a network of the
-            papers. All others keep their published values. With ``tune: {}`` those that the papers
-            tuned keep them as well.
+        budget: ``equal`` runs the same number of trials for every method. ``paper`` searches the
+            parameters in ``spaces``, the parameters that the method's paper tuned on this data
+            (over the paper's grid if it has one), and parameters that a paper used with this data
+            and network without stating a value. All others have their published values. With
+            ``tune: {}``, parameters that the papers tuned have their published values, too.
     """
 
     trials: Count = 20
@@ -373,7 +373,7 @@ class TrainResources(StageResources):
     is the total number of threads.
 
     Attributes:
-        processes: Number of such processes on CPUs.
+        processes: Number of processes that train one network on CPUs.
         precision: Number format of networks; null for bfloat16 on GPUs and float32 on CPUs.
             bfloat16 is faster only on CPUs with matrix instructions for it.
     """
@@ -412,10 +412,10 @@ class ResourcesModel(_Strict):
             failed.
         hang_seconds: Seconds without progress after which a trial's process is killed; 0 for never,
             null for ten times the longest pause so far, and at least ten minutes.
-        deterministic: Give the same bits every time on GPUs; slower.
-        graph: Launch whole training steps on GPUs, recorded as CUDA graphs.
-        portable: Give the same bits on every x86-64 processor with AVX2, on one CPU thread in
-            float32.
+        deterministic: Compute bitwise repeatable results on GPUs; slower.
+        graph: Record training steps on GPUs as CUDA graphs and replay them.
+        portable: Compute bitwise equal results on every x86-64 processor with AVX2, on one CPU
+            thread in float32.
     """
 
     train: TrainResources = TrainResources()
@@ -478,11 +478,11 @@ class SweepSpec(_Strict):
         storage: Folder for artifacts, journal and the default tracking database, or its address in
             object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
-        keep: ``logits`` removes the weights of trials that were not chosen when a study closes.
+        keep: ``logits`` removes the weights of trials that a study did not choose, when it closes.
     """
 
     name: Annotated[str, _checked(_check_name)]
-    # Before the other fields: their validation needs what these plugins, and no others, define.
+    # This is the first field, because validating the others needs exactly these plugins' parts.
     plugins: Annotated[
         tuple[PluginModel, ...], BeforeValidator(read_plugins), Field(validate_default=True)
     ] = ()
@@ -534,7 +534,7 @@ class SweepSpec(_Strict):
 
     @property
     def used_plugins(self) -> tuple[PluginModel, ...]:
-        """Return the plugins that it names, and installed ones that it uses without naming them.
+        """Return the plugins in the sweep file, and installed plugins that the sweep uses.
 
         Plugins with a metric always count as used.
         """
@@ -563,12 +563,12 @@ class SweepSpec(_Strict):
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """Return the seeds of all runs, the search's first."""
+        """Return the seeds of all runs, beginning with the seed of the search."""
         first = self.seeds[0] if self.search.seed is None else self.search.seed
         return (first, *(seed for seed in self.seeds if seed != first))
 
     def base(self, part: str) -> str:
-        """Return the method, refinement or calibrator behind a variant; other parts as they are."""
+        """Return the part on which a variant is based; other parts are returned unchanged."""
         return self.variants[part].of if part in self.variants else part
 
     def fixed(self, part: str) -> dict[str, Value]:
@@ -629,7 +629,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
 def _check_kinds(spec: SweepSpec) -> None:
     """Check that networks, augmentations and parts of recipes fit the data of each task."""
     for number, task in enumerate(spec.tasks):
-        if task.given != spec.given:  # They have no recipe in common.
+        if task.given != spec.given:  # No recipe is valid for both.
             raise InputError(
                 f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
             )

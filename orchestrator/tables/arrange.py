@@ -31,8 +31,8 @@ def build_table(
         results: One per recipe and task.
         metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and the metrics of
             the sweeps' plugins.
-        rows: The ``DIMENSIONS`` that distinguish rows, ``recipe`` among them. The others become
-            headings of columns.
+        rows: ``DIMENSIONS`` that distinguish rows; must include ``recipe``. The others distinguish
+            columns.
     """
     found = by_pair(results)
     if metrics is None:
@@ -74,7 +74,7 @@ def _folded(
 
 
 def by_pair(results: Iterable[StudyResult]) -> dict[tuple[str, str], StudyResult]:
-    """Return results by recipe and task; fail if there are none or two of the same pair."""
+    """Return ``{(recipe, task): result}``; fail without results or if a pair has two."""
     table: dict[tuple[str, str], StudyResult] = {}
     for result in results:
         key = (result.recipe, result.task)
@@ -94,8 +94,9 @@ def combine(
 ) -> list[StudyResult]:
     """Join the results of sweeps.
 
-    If several sweeps have the same recipe and task, the first counts and ``say`` receives a note;
-    without ``say`` this is an error. Data or code that differ are one too, unless ``mixed``.
+    If several sweeps have a result for the same recipe and task, the first sweep's is used and
+    ``say`` receives a note; without ``say`` this is an error. Sweeps that differ in a task's data,
+    in code or in a plugin are also an error, unless ``mixed`` is true.
     """
     owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
@@ -148,7 +149,7 @@ def select(
 ) -> list[StudyResult]:
     """Return the results whose recipe and task match one of the patterns.
 
-    Patterns are names with ``*`` for any text, such as ``mbls*``; None is for all.
+    Patterns are names with ``*`` for any text, such as ``mbls*``; None selects all.
     """
     found = list(results)
     wanted = _matching("recipe", recipes, [result.recipe for result in found])
@@ -178,9 +179,9 @@ def _task_places(results: Results) -> dict[str, dict[str, str]]:
 
 
 def _heading(tasks: Mapping[str, Mapping[str, str]], rows: Sequence[str]) -> list[str]:
-    """Return the dimensions above the columns: those that distinguish tasks and are not in rows.
+    """Return the dimensions of the column headings: not in ``rows``, needed to tell tasks apart.
 
-    A single task, and tasks with names of their own, are shown by name.
+    The heading is the task's name if there is only one task or if a task has a custom name.
     """
     if "task" in rows:
         return []
@@ -201,7 +202,7 @@ def _place(values: Mapping[str, str]) -> tuple[str, str, str]:
 def _levels(
     tasks: Mapping[str, Mapping[str, str]], names: Sequence[str]
 ) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Group tasks by their values of some dimensions; equal first values are neighbours."""
+    """Group tasks by their values of ``names``; groups with the same first value are adjacent."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for task, place in tasks.items():
         groups.setdefault(tuple(place[name] for name in names), []).append(task)
@@ -212,13 +213,13 @@ def _levels(
 
 
 def places(results: Results) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the tasks of results by their headings."""
+    """Return ``{column headings: tasks}`` for results."""
     tasks = _task_places(results)
     return _levels(tasks, _heading(tasks, ("recipe",)))
 
 
 def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
-    """Sort every recipe after the one it extends, families in order of first appearance."""
+    """Sort recipes by first appearance, but ``a+b`` directly after ``a``."""
     first: dict[str, int] = {}
     lineage: dict[str, list[str]] = {}
     for position, recipe in enumerate(recipes):

@@ -47,7 +47,7 @@ SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
 
 
 def shown_names() -> list[str]:
-    """Return every metric that a table can show; see ``column`` for those of suites."""
+    """Return the names of the metrics that a table can show; suites have ``SUITE/METRIC``."""
     return [*METRICS, "seconds"]
 
 
@@ -77,7 +77,7 @@ def column(name: str) -> Column:
 
 
 def floor_of(metric: str) -> str | None:
-    """Return the metric that is a metric's noise floor, or None if it has none."""
+    """Return the name of a metric's noise floor, such as ``ece_floor``; None if it has none."""
     floor = f"{metric}_floor"
     return floor if floor.rpartition("/")[2] in METRICS else None
 
@@ -110,14 +110,14 @@ def one_line(text: str) -> str:
 
 
 def templates(*packages: str, **options: Any) -> Environment:
-    """Return the templates of packages; a template fails on an undefined name."""
+    """Return an environment with the templates of packages; undefined names are errors."""
     loader = ChoiceLoader([PackageLoader(name) for name in packages])
     options |= {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     return Environment(loader=loader, **options)
 
 
 def fill_template(name: str, escapes: Mapping[str, str], table: Any) -> str:
-    """Fill a template of the tables; its filter ``plain`` escapes a text."""
+    """Fill a table template; its filter ``plain`` replaces characters by ``escapes``."""
     # Jinja's own braces are too frequent in LaTeX.
     environment = templates(
         "orchestrator.tables",

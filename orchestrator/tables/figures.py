@@ -25,7 +25,7 @@ def signed(value: float, digits: int = 4, factor: float = 1) -> str:
 
 
 def short(value: object, digits: int = 4) -> str:
-    """Return a parameter as text, a float with so many significant digits."""
+    """Return a parameter as text; floats have ``digits`` significant digits."""
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 

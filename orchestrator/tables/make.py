@@ -31,7 +31,7 @@ UNBOUNDED = 10_000
 
 
 def to_rich(table: ComparisonTable) -> RenderableType:
-    """Return the table for a rich console: one block for each first heading, notes below."""
+    """Return the table for a rich console: one block per outermost heading, then the notes."""
     blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
     parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
     lines = [*table.messages(), *table.notes()]
@@ -39,7 +39,7 @@ def to_rich(table: ComparisonTable) -> RenderableType:
 
 
 class _Block:
-    """Some columns of a table; on a narrow console they are split or lose their deviations."""
+    """Some columns; a narrow console splits them or hides their standard deviations."""
 
     def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
         self.table, self.spans = table, spans
@@ -88,7 +88,7 @@ def _rich_block(
 
 
 def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator[Cell | Notice]:
-    """Yield the cells at some positions; a notice is followed by empty cells up to its span."""
+    """Yield the cells of the columns at ``positions``, with empty cells below a wide notice."""
     start = 0
     for entry in line:
         if start in positions:
@@ -98,7 +98,7 @@ def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator
 
 
 def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
-    """Return the headings that all columns share as a title, and the other headings of each."""
+    """Return the headings shared by all columns as a title, and each column's own headings."""
     levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
     last = len(levels) - 1
     shared = [
@@ -134,7 +134,7 @@ def render_terminal(table: ComparisonTable) -> str:
 
 
 def render_csv(table: ComparisonTable) -> str:
-    """Return every figure of each study, or of each cell of a layout, as fractions."""
+    """Return CSV with one line per study (per cell if there is a layout), as fractions."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows(_cell_lines(table) if table.layout else _study_lines(table))
@@ -232,7 +232,7 @@ class TableOptions:
 def make_table(
     results: Iterable[StudyResult], options: TableOptions | None = None
 ) -> ComparisonTable:
-    """Arrange results, one per recipe and task; ``combine`` first joins several sweeps."""
+    """Arrange results, one per recipe and task. Join several sweeps with ``combine`` first."""
     wanted = options or TableOptions()
     chosen = by_pair(select(results, wanted.recipes, wanted.tasks))
     if wanted.layout is None:
@@ -256,8 +256,8 @@ def render(table: ComparisonTable, format: str) -> str:
 
     Figures are mean ± sample standard deviation over seeds; accuracy and calibration errors are in
     percent. In each column the best is bold and the second underlined (not in plain ``terminal``
-    text); figures that are printed alike share a mark. ``csv`` and ``json`` have fractions:
-    ``csv`` one line per study with every metric, or per cell of a layout, ``json`` one document.
+    text); figures that are printed alike share a mark. ``csv`` and ``json`` have fractions.
+    ``csv`` has one line per study with every metric (with a layout, one line per cell).
 
     Args:
         table: The result of ``make_table`` or ``build_table``.

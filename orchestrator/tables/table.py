@@ -26,7 +26,7 @@ CHARGED = 1e-6  # a smaller loss of accuracy is a rounding error
 
 
 class Summary(NamedTuple):
-    """Mean and sample standard deviation (n - 1) over seeds, fractions; None for one seed."""
+    """Mean and sample standard deviation (n - 1; None for one seed) over seeds, as fractions."""
 
     mean: float
     std: float | None
@@ -37,9 +37,9 @@ class Cell(NamedTuple):
 
     Attributes:
         mark: ``best``, ``second`` or nothing.
-        change: Its difference from the baseline, or nothing.
-        tone: ``better``, ``worse``, or nothing for a difference that is not evidence.
-        asides: Further texts after it, such as its noise floor and the published figure.
+        change: The difference from the baseline, or empty.
+        tone: ``better``, ``worse``, or empty if the difference may be noise.
+        asides: Texts after the figure, such as its noise floor and the published figure.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """The gain of the search over the published default that it began with, for one cell.
+    """The gain of one cell's search over the published default, which was its first trial.
 
     Attributes:
         value: The chosen trial's metric minus the default's; fractions (nats for NLL).
@@ -68,12 +68,12 @@ class Gain(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether other test rows cannot explain it."""
+        """Whether the interval excludes 0 and the difference is above the noise floor."""
         return (self.low > 0 or self.high < 0) and not self.similar
 
 
 class Grouping(NamedTuple):
-    """Recipes of one task that share a letter cannot be told apart by one metric."""
+    """Letters of the recipes on one task; recipes that share one do not differ significantly."""
 
     letters: Mapping[str, str]
     note: str
@@ -93,9 +93,9 @@ class Row:
     """One row.
 
     Attributes:
-        recipes: Its recipe, or several whose mean it shows.
-        tasks: The only tasks for which it has figures; None for all.
-        baseline: Label of the row that its figures are compared with, or nothing.
+        recipes: One recipe, or several whose mean the row shows.
+        tasks: Tasks for which the row has figures; None for all.
+        baseline: Label of the row to compare with, or empty.
     """
 
     label: str
@@ -110,7 +110,7 @@ class TableColumn:
 
     Attributes:
         groups: Headings above the metric's, such as data set and model, outermost first.
-        metrics: Its metric, or several whose mean it shows.
+        metrics: One metric, or several whose mean the column shows.
     """
 
     groups: tuple[str, ...]
@@ -126,7 +126,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Rows by columns, on test data of the chosen configurations.
+    """Test results of the chosen configurations, arranged in rows and columns.
 
     Attributes:
         results: Results by recipe and task; a pair may be missing.
@@ -167,25 +167,25 @@ class ComparisonTable:
 
     @cached_property
     def spans(self) -> tuple[tuple[int, ...], ...]:
-        """Return the positions of neighbouring columns that show the same tasks."""
+        """Return the positions of each group of adjacent columns with the same tasks."""
         positions = range(len(self.columns))
         same = groupby(positions, key=lambda i: (self.columns[i].groups, self.columns[i].tasks))
         return tuple(tuple(group) for _, group in same)
 
     def summary(self, recipe: str, task: str, metric: str) -> Summary | None:
-        """Return a metric over the seeds of one study, or None without figures."""
+        """Return a metric's mean and deviation over a study's seeds; None without results."""
         return _summary(self._seeds(recipe, task, metric))
 
     def figure(self, row: Row, entry: TableColumn) -> Summary | None:
         """Return the figure of a cell, or None if any part of it is missing.
 
-        A mean over recipes, tasks or metrics is computed seed by seed. It has no deviation if the
-        numbers of seeds differ.
+        A mean over recipes, tasks or metrics is computed seed by seed. It has no standard deviation
+        if the numbers of seeds differ.
         """
         return self._mean(row, entry.tasks, entry.metrics)
 
     def seeds(self, row: Row, entry: TableColumn) -> int:
-        """Return the number of seeds of a cell; of a mean, the lowest of its parts."""
+        """Return a cell's number of seeds; for a mean over studies, the smallest number."""
         sources = self.sources(row, entry.tasks)
         counts = (len(self._seeds(*pair, name)) for pair in sources for name in entry.metrics)
         return min(counts, default=0)
@@ -236,7 +236,7 @@ class ComparisonTable:
         return fill_template("html.html", HTML, self)
 
     def levels(self) -> list[list[tuple[str, int, int]]]:
-        """Return the headings above the metrics, outermost first: text, first and last column."""
+        """Return the headings above the metrics, level by level: (text, first, last column)."""
         levels = []
         for depth in range(1, 1 + min(len(entry.groups) for entry in self.columns)):
             numbered = groupby(enumerate(self.columns), key=lambda pair: pair[1].groups[:depth])
@@ -245,7 +245,7 @@ class ComparisonTable:
         return levels
 
     def messages(self) -> list[str]:
-        """Return the full texts of the notices that cells of a terminal shorten."""
+        """Return the full texts of notices whose short form is in the cells of a terminal."""
         found = []
         for row in self.rows:
             start = 0
@@ -330,8 +330,8 @@ class ComparisonTable:
     def sorted_by(self, metric: str) -> ComparisonTable:
         """Return the table with the best row first, by a metric's mean over all tasks.
 
-        Tasks without any figure do not count, as in a layout that was run in part. Rows that lack
-        a figure on one of the other tasks come last, in their old order.
+        Tasks without any figure (in a layout that was run in part) are ignored. Rows without a
+        figure on one of the remaining tasks come last, in their previous order.
         """
         shown = column(metric)
 
@@ -349,7 +349,7 @@ class ComparisonTable:
         return replace(self, rows=tuple(sorted(self.rows, key=key)))
 
     def sources(self, row: Row, tasks: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the recipes and tasks behind a row's figure on some tasks."""
+        """Return (recipe, task) of each study behind a row's figure on some tasks."""
         kept = [task for task in tasks if row.tasks is None or task in row.tasks]
         return [(recipe, task) for task in kept for recipe in row.recipes]
 
@@ -394,14 +394,14 @@ class ComparisonTable:
         return Cell(whole + inside, mark, change, tone, asides)
 
     def gain(self, row: Row, entry: TableColumn) -> Gain | None:
-        """Return the gain of the search in a cell; None if unknown or of several studies."""
+        """Return a cell's gain by the search; None if unknown or for a mean of several studies."""
         sources = self.sources(row, entry.tasks)
         if self.gains is None or len(sources) != 1 or len(entry.metrics) != 1:
             return None
         return self.gains.get((*sources[0], entry.metrics[0]))
 
     def letters(self, row: Row, entry: TableColumn) -> str:
-        """Return the letters of a cell's groups; nothing if unknown or of several studies."""
+        """Return the letters of a cell's groups; empty if unknown or for a mean of studies."""
         sources = self.sources(row, entry.tasks)
         if self.ties is None or len(sources) != 1 or len(entry.metrics) != 1:
             return ""
@@ -447,7 +447,7 @@ class ComparisonTable:
 
     @cached_property
     def _leaders(self) -> list[tuple[str | None, str | None]]:
-        """Best and second best figure of each column as printed; equal prints share a place."""
+        """The best and second-best printed figure of each column, or None."""
         leaders: list[tuple[str | None, str | None]] = []
         for entry in self.columns:
             figures = (self.figure(row, entry) for row in self.rows if not entry.shown.neutral)
@@ -582,7 +582,7 @@ class ComparisonTable:
                 yield f"the code of plugin {name} differs: {listing}"
 
     def _codes(self) -> Iterator[str]:
-        """Yield the code of each figure, unless all have the same."""
+        """Yield which code computed which figures, unless all used the same code."""
         rows: dict[str, dict[str, None]] = {}
         for result in self._used:
             for code in result.computed_by:
@@ -592,7 +592,7 @@ class ComparisonTable:
             yield f"computed by different code: {'; '.join(parts)}"
 
     def copies(self) -> list[str]:
-        """Return notes on rows that are in two parts of a task's data."""
+        """Return notes on data rows that occur in two parts of a task's data (train and test)."""
         lines = (f"{result.task}: {line}" for result in self._used for line in result.copies)
         return [*dict.fromkeys(lines)]
 
@@ -639,7 +639,7 @@ def _summary(values: Sequence[float]) -> Summary | None:
 
 
 def _outcome(result: StudyResult | None) -> Notice | None:
-    """Return why a study has no figures, or None if it has."""
+    """Return why a study has no figures, or None if it has figures."""
     if result is None:
         return Notice("not run", "not run")
     if result.status == "failed":

@@ -19,14 +19,14 @@ class Claim(BaseModel):
 
     Attributes:
         says: The claim in a sentence.
-        better: The recipe that is claimed to be better. ``*`` is any method, or given logits, where
-            ``*+ts`` is the row ``ts``.
-        than: The recipe that it is compared with; ``*`` is the same method.
+        better: The recipe that is claimed to be better. ``*`` means any method; for given logits,
+            ``*+ts`` means the recipe ``ts``.
+        than: The recipe to compare with; ``*`` is the same method as in ``better``.
         metric: The compared metric, such as ``ece``; ``seconds`` is the cost; ``auroc`` and
             ``fpr95`` are means over the suites of foreign images.
         margin: How much worse the recipe may be without refuting the claim: 0 for "better", more
             for "not worse".
-        datasets: Patterns of the data sets and files of logits that the claim is about.
+        datasets: Patterns for the names of data sets and logits files to which the claim applies.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

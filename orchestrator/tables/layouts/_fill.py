@@ -1,4 +1,4 @@
-"""Fills a layout with results, and with published figures that can be compared."""
+"""Fills a layout with results and with comparable published figures."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from trainables.common.stages import GIVEN
 from trainables.metrics import METRICS, REPORTED
 
 COLUMN_CHOICES = ("auto", "paper", "sweep")
-SINGLE = "ood-"  # Suites of one data set; the suite ``ood`` is already their mean.
+SINGLE = "ood-"  # Prefix of suites with one data set; the suite ``ood`` is their mean.
 LOGITS = "logits:"
-BINS = 15  # Bins of every binned metric here but those of the suites ``bins-N``.
+BINS = 15  # Number of bins of every binned metric, except in the suites ``bins-N``.
 
 BINNED = tuple(name for name in REPORTED if METRICS[name].binned)
-# Our names to published names, where they differ.
+# Maps our names of metrics to published names, where they differ.
 NAMES = {"seconds": "train_seconds"}
 CALIBRATORS = {"meta-mis": "metamis", "meta-acc": "metaacc"}
-# A second stage on plain cross-entropy that the papers list as a method of its own.
+# Second stages on plain cross-entropy that the papers list as separate methods.
 STAGES = ("tst", "vtst")
 # Markers of published figures that are probably misprints.
 DOUBTS = ("cell missing", "conflicts", "garbled", "implausible", "outlier", "suspicious")
 
 
 class _Place(NamedTuple):
-    """A group of columns: its tasks, and data set and model as published, if any."""
+    """A group of columns; ``dataset`` and ``model`` are published names, empty without a layout."""
 
     groups: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -100,7 +100,7 @@ def _paper_places(layout: Layout, results: Results) -> Iterator[_Place]:
 
 
 def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
-    """Return the task on a data set and model, or a name for it if the results have none."""
+    """Return the name of the task on a data set and model, even if it has no results."""
     if model.startswith(LOGITS):
         dataset, model = model.removeprefix(LOGITS), GIVEN
     found = dict.fromkeys(
@@ -144,7 +144,7 @@ def _figures(
 
 
 def _subsets(results: Results) -> dict[str, str]:
-    """Return the tasks that used only a part of their data set, and the limits of it."""
+    """Map each task that used only a part of its data set to a description of that part."""
     return {task: result.subset for (_, task), result in results.items() if result.subset}
 
 
@@ -267,7 +267,7 @@ class Figures:
 
 
 def _bins(metric: str) -> tuple[set[int | None], str]:
-    """Return the numbers of bins that a published figure may have, and the metric's own name."""
+    """Return the comparable numbers of bins (None: not stated) and the metric without its suite."""
     suite, _, name = metric.rpartition("/")
     if not suite:
         return {None, BINS}, name

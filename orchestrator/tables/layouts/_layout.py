@@ -24,13 +24,13 @@ class _Strict(BaseModel):
 
 
 class LayoutRow(_Strict):
-    """One row; a file may give the recipe alone.
+    """One row; in a file, a string is short for ``recipe``.
 
     Attributes:
-        mean: Several recipes whose mean it shows, or none.
-        label: Its name; the recipe if left out.
-        baseline: Label of the row that its figures are compared with, or nothing.
-        published: Its name in the published table if that does not follow from the recipe:
+        mean: Recipes whose mean the row shows, instead of ``recipe``.
+        label: Name of the row; by default the recipe.
+        baseline: Label of the row to compare with, or empty.
+        published: The row's name in the published table, if it does not follow from the recipe:
             ``method``, ``stage2``, ``posthoc``, and the beginning of the ``note``.
     """
 
@@ -85,16 +85,16 @@ class Layout(_Strict):
     """Rows and columns of a table.
 
     Attributes:
-        table: Name of the table in that paper, such as ``Table 1``.
+        table: Name of the table in the paper, such as ``Table 1``.
         metrics: The metrics of each data set and model.
-        columns: Published data set to its models, or to a mapping of published to our names of
-            models; several of ours are shown as their mean, and ``logits:NAME`` is a file of
-            logits. Left out, columns are the tasks of the sweep.
-        datasets: Published data set to our name, where they differ.
-        suites: Data set to the suites whose mean is shown for each metric; by default all suites
-            that have the metric.
-        incomparable: Published data set or model (or ``all``) to the reason why its figures are
-            never shown next to ours.
+        columns: Maps a published data set to its models, or to a mapping of published to our names
+            of models. Several of our models are shown as their mean; ``logits:NAME`` is a file of
+            logits. By default, columns are the tasks of the sweep.
+        datasets: Maps published names of data sets to ours, where they differ.
+        suites: Maps a data set to the suites whose mean is shown for each metric; by default all
+            suites that have the metric.
+        incomparable: Maps a published data set or model (or ``all``) to the reason why its figures
+            are never shown next to ours.
         not_offered: Parts of the published table that this package lacks.
     """
 

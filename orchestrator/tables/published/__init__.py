@@ -1,7 +1,7 @@
 """Published results, hyper-parameters, protocols and model sizes of five calibration papers.
 
-They are transcribed from the papers, for comparison with our own runs. Datasets, models and methods
-have the names that this package uses elsewhere.
+They are transcribed from the papers, for comparison with our own runs. Data sets, models and
+methods have this package's names.
 
 ``results``
     One published figure per row: ``paper``, ``table``, ``dataset``, ``model`` (``average`` over
