@@ -32,8 +32,8 @@ def interrupt_later(seconds: int | None = None) -> Iterator[None]:
     """Delay Ctrl-C, SIGTERM and SIGHUP until a block that must not be left half done has ended.
 
     Args:
-        seconds: Interrupt the block so long after the first signal, or at the second one; None for
-            never.
+        seconds: Interrupt the block this long after the first signal, or at a second signal; None
+            for never.
 
     Raises:
         KeyboardInterrupt: If a signal came.
@@ -102,7 +102,7 @@ def stop_promptly() -> Iterator[None]:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Install signal handlers within the block; raise a KeyboardInterrupt that a callback lost."""
+    """Install signal handlers within the block; raise a KeyboardInterrupt lost in a callback."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 REASON_LENGTH = 200
 STDERR = 2
-START_SECONDS = 1  # Time for Ray to finish its start after a signal: a sweep ends within ten.
+START_SECONDS = 1  # Time for Ray to finish its start after a signal; a sweep must end within 10 s.
 END_SECONDS = 1  # Time for workers and their children to end with Ray before they are killed.
-REFUSED = "InvalidAuthToken"  # Ray's threads print it; the exception does not have it.
+REFUSED = "InvalidAuthToken"  # Printed by Ray's threads; not in the text of the exception.
 SLOW_START = "timed out during startup"
 
 # Ray reads these when it is imported or started: no files per trial, enough pending trials to fill
@@ -242,7 +242,7 @@ def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def require_spanning(spec: SweepSpec) -> None:
-    """Refuse a sweep that computes on one machine."""
+    """Refuse a sweep whose executor computes on one machine only."""
     if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
             f"executor: {spec.executor} computes on one machine; leave the key out for a cluster"

@@ -21,7 +21,7 @@ from trainables.common.paths import control_fault
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
 
-WARNING_SECONDS = 120  # SLURM signals a job so long before its end, so that the sweep can stop.
+WARNING_SECONDS = 120  # SLURM signals a job this long before its end, so that the sweep can stop.
 TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+", re.ASCII)  # The formats of sbatch.
 WORDS = re.compile(r"[A-Za-z0-9_.,-]+")  # The names of partitions and accounts.
 QUEUE_TRIES = 60  # After this many failures of squeue, five minutes, a node of an array gives up.
@@ -38,7 +38,7 @@ class Allocation:
         time: Limit in a format of sbatch, such as ``8:00:00``.
         array: Number of further nodes, each a separate job that may join and leave.
         cpus: CPUs of each node; 0 for all.
-        partition, account: Names; by default those of the site.
+        partition, account: Names; by default the site's.
     """
 
     nodes: int
@@ -92,7 +92,7 @@ def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def check_words(folder: SweepFolder, wanted: Allocation) -> None:
-    """Refuse words that cannot be part of a script."""
+    """Refuse values of options that cannot be part of a script."""
     if not TIME.fullmatch(wanted.time):
         raise InputError(f"--time: expected a limit such as 8:00:00 or 2-0, got {wanted.time!r}")
     for option, value in (("--partition", wanted.partition), ("--account", wanted.account)):

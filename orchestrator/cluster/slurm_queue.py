@@ -158,7 +158,7 @@ def _accounting(wanted: Mapping[SweepFolder, str], seconds: float) -> dict[Sweep
 def _jobs(
     wanted: Mapping[SweepFolder, str], rows: Iterable[Sequence[str]]
 ) -> dict[SweepFolder, Job]:
-    """Return the jobs of rows by number and name, since SLURM may reuse numbers."""
+    """Return the wanted jobs; rows must match number and name, since SLURM may reuse numbers."""
     folders = {(number, job_name(folder)): folder for folder, number in wanted.items()}
     return {
         folders[number, name]: _job(folders[number, name], number, *words)

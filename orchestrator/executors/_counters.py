@@ -1,4 +1,4 @@
-"""Metrics of a sweep that Ray's exporter sends to Prometheus, besides those of nodes."""
+"""Metrics of a sweep that Ray's exporter sends to Prometheus, in addition to Ray's own."""
 
 from ray.util.metrics import Counter, Gauge
 

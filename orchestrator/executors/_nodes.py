@@ -93,7 +93,7 @@ def require_node(refused: Mapping[str, str], sizes: Sequence[tuple[float, float]
 class Limit:
     """Returns how many jobs may be started or waiting now.
 
-    On a cluster that is twice as many as fit: an autoscaler needs waiting jobs to see demand, and a
+    A cluster gets twice as many jobs as fit: an autoscaler needs waiting jobs to see demand, and a
     node that joins needs work. More jobs would make short stages wait behind long ones.
     """
 

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 BEAT_SECONDS = 5.0  # Time between two signs of progress of a worker.
 LEAST_SECONDS = 600.0  # Lowest default limit; a first long batch or a compiler takes less.
-FACTOR = 10  # The default limit is so many times the longest silence that a worker ended.
-MOST_AT_ONCE = 10.0  # Seconds counted between two looks; the driver itself may have been stopped.
+FACTOR = 10  # The default limit, as a multiple of the longest silence that a worker broke.
+MOST_AT_ONCE = 10.0  # Maximum seconds added per check; the driver itself may have been stopped.
 
 T = TypeVar("T", bound=Hashable)
 
@@ -18,11 +18,11 @@ class Silence(Generic[T]):
 
     Args:
         hang_seconds: 0 for never. None for ``FACTOR`` times the longest silence that a worker
-            ended, and at least ``LEAST_SECONDS``.
+            broke, and at least ``LEAST_SECONDS``.
         clock: Returns rising seconds.
 
     Attributes:
-        beat_seconds: Time between two signs of a worker; None if it needs none.
+        beat_seconds: Time between two signs of a worker; None if workers need not send signs.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Silence(Generic[T]):
         self._silent.pop(worker, None)
 
     def hung(self) -> dict[T, float]:
-        """Return the workers that hang with their seconds of silence, which start again at 0."""
+        """Return hanging workers with their seconds of silence, and reset these seconds to 0."""
         passed, self._looked = self._passed(), self._clock()
         self._silent = {worker: silent + passed for worker, silent in self._silent.items()}
         found = {worker: silent for worker, silent in self._silent.items() if silent > self.limit}

@@ -12,7 +12,7 @@ from trainables.data import sealed_within
 from trainables.plugins import Pinned
 from trainables.worker import Bench, Worker
 
-HELD_SECONDS = 0.5  # Between two looks at whether the sweep is still paused.
+HELD_SECONDS = 0.5  # Time between two checks whether the sweep is still paused.
 
 
 @dataclass

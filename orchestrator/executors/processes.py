@@ -20,7 +20,7 @@ from trainables.jobs import Job, Report, Status, hung, lost
 from trainables.plugins import Pinned
 from trainables.process_edge import serve
 
-WAIT_SECONDS = 0.5  # Between two requests for a job while a process is idle.
+WAIT_SECONDS = 0.5  # Time between two requests for a job while a process is idle.
 END_SECONDS = 10.0  # Wait for a killed process; one that waits for a dead disk may never end.
 
 
@@ -113,13 +113,13 @@ class _Process:
         there.close()
 
     def give(self, job: Job) -> None:
-        """Send it a job to compute."""
+        """Send a job to the process."""
         self.job, self.last = job, Report(status=Status.RUNNING)
         with suppress(ConnectionError):  # ``report`` handles a dead process.
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return its next report: None for a sign of progress, a lost job if it is dead."""
+        """Return the next report: None for a sign of progress, a lost job for a dead process."""
         try:
             report: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):

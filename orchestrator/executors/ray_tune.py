@@ -1,4 +1,4 @@
-"""The executor that computes on a Ray cluster, and all code for Tune but the trainable."""
+"""The executor that computes on a Ray cluster, and all code for Tune except the trainable."""
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext
@@ -35,7 +35,7 @@ class RayTune(Executor):
     """Computes jobs as trials of one Tuner, in actors that are reused for many jobs.
 
     Args:
-        concurrent: Most jobs at once; None for as many as fit.
+        concurrent: Maximum number of jobs at once; None for as many as fit.
         checkpoint_seconds, plugins: See ``Bench``.
         asha: Whether the weaker jobs of each group are stopped early.
         growing: Whether nodes may join while it runs.
@@ -149,7 +149,7 @@ class LoopSearcher(Searcher):
         return {"job": job, "labels": labels}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Pass a report on; a last report waits until its process has ended."""
+        """Pass a report to the loop; the last report waits until its process has ended."""
         self._last[trial_id] = report = result["report"]
         if not report.ended:
             self._take(self._jobs[trial_id], report)
@@ -157,7 +157,7 @@ class LoopSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Pass the last report on; without one the job was lost or stopped early."""
+        """Pass the last report to the loop; a job without one was lost or stopped early."""
         job, last = self._jobs.pop(trial_id), self._last.pop(trial_id, None)
         report = result["report"] if result else last
         if error or report is None:

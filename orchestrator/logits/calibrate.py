@@ -40,7 +40,7 @@ class Task:
     Attributes:
         judge: Rows to score.
         fit: Rows to fit on; with None, each fold of ``judge`` is scored by calibrators fitted on
-            its other folds.
+            the other folds.
     """
 
     name: str
@@ -54,9 +54,9 @@ class CalibrationCell:
 
     Attributes:
         ece: Expected calibration error of the scored rows, in [0, 1].
-        accuracy: Their accuracy, in [0, 1].
-        nll: Their mean negative log-likelihood, in nats.
-        gain: ECE with the objective ``ce`` minus this one: positive is better; None for ``ce``
+        accuracy: Accuracy of the scored rows, in [0, 1].
+        nll: Mean negative log-likelihood of the scored rows, in nats.
+        gain: ECE with the objective ``ce`` minus this ECE: positive is better; None for ``ce``
             itself and for calibrators without an objective.
         note: The reason why figures are missing (nan), or a doubt about the fit.
     """
@@ -137,7 +137,7 @@ def plan_task(
     A note counts the rows to score that are copies of rows to fit on.
 
     Args:
-        file: The logits. Of a pickled pair, the first part is fitted on and the second scored.
+        file: The logits. A pickled pair is fitted on its first part and scored on its second part.
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
         fit_file: Another file to fit on; all rows of ``file`` are scored. If its number of classes
             differs, only calibrators that transfer get figures.

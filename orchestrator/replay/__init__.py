@@ -1,4 +1,4 @@
-"""Replays searches over stored trials, to compare rules of search without training."""
+"""Replays searches over stored trials, to compare search strategies without training."""
 
 import lazy_loader
 

@@ -20,8 +20,8 @@ def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
     """Write the outcome of a replay and return the three files.
 
     ``outcomes.csv`` has a line for each configuration, epoch and seed of the sweeps, with its
-    validation metrics; ``searches.csv`` one for each simulated search and budget; ``replay.png``
-    shows the test metric against the budget.
+    validation metrics. ``searches.csv`` has a line for each simulated search and budget.
+    ``replay.png`` shows the test metric against the budget.
     """
     files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
     with writing(folder, UnwrittenError):
@@ -129,7 +129,7 @@ def notes(outcome: ReplayOutcome) -> list[str]:
 
 
 def _left_out(outcome: ReplayOutcome) -> list[str]:
-    """Return a line for each study that was not replayed, with its sweeps if not all of them."""
+    """Return a line for each study that was not replayed; name the sweeps unless it is all."""
     found: dict[str, list[str]] = {}
     for (sweep, study), reason in outcome.skipped.items():
         found.setdefault(f"{study}: not replayed: {reason}", []).append(sweep)

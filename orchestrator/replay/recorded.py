@@ -31,10 +31,10 @@ class RecordedTrial:
     """A finished search trial.
 
     Attributes:
-        logits: Logits of the validation rows, (N, K).
-        outputs: Log-probabilities of the test rows, (M, K).
-        test: Metrics on test data, named as by ``evaluation_report``; empty if other rows than
-            those of the report judge.
+        logits: Logits of N validation rows for K classes, (N, K).
+        outputs: Log-probabilities of M test rows, (M, K).
+        test: Metrics on test data with the names of ``evaluation_report``; empty if choices are
+            judged on other rows.
     """
 
     trial: Trial
@@ -43,9 +43,9 @@ class RecordedTrial:
     test: Mapping[str, float]
 
     def drawn(self, own: Tensor, others: Tensor) -> RecordedTrial:
-        """Return it with ``own`` rows for the search and ``others`` to judge.
+        """Return the trial with rows ``own`` for the search and ``others`` to judge the choice.
 
-        Both are positions in the validation rows followed by the test rows.
+        Both are positions in the validation rows, followed by the test rows.
         """
         rows = torch.cat([self.logits.log_softmax(1), self.outputs])
         return RecordedTrial(replace(self.trial, metrics={}), rows[own], rows[others], {})
@@ -59,7 +59,7 @@ class RecordedStudy:
         trials: Trials by number; the published default is the first if it finished.
         labels: Labels of the validation rows, (N,).
         test_labels: Labels of the test rows, (M,).
-        plain: The plain cross-entropy that guarded the study, or None.
+        plain: The trial of plain cross-entropy that guarded the study, or None.
     """
 
     plan: StudyPlan
@@ -85,10 +85,10 @@ class RecordedStudy:
         }
 
     def drawn(self, validation: int, seed: int) -> RecordedStudy:
-        """Return the study with other validation rows, drawn from these and the test rows.
+        """Return the study with new validation rows, drawn from all rows; the others judge it.
 
         Args:
-            validation: Number of rows to draw, lower than that of all rows.
+            validation: Number of rows to draw, less than the number of all rows.
             seed: Determines the rows.
         """
         labels = torch.cat([self.labels, self.test_labels])
@@ -140,7 +140,7 @@ class RecordedSweep:
         return all(name in self.data for name in names)
 
     def epochs(self) -> Iterator[tuple[Trial, int, Mapping[str, float]]]:
-        """Yield every trial's epochs, further seeds included, with the metrics of each."""
+        """Yield (trial, epoch, metrics) for the epochs of all trials, including further seeds."""
         for event in iterate_events(self.folder.journal, kinds=(Epoch,)):
             if isinstance(event, Epoch) and event.key in self.ledger.trials:
                 yield self.ledger.trials[event.key], event.step, event.metrics
@@ -162,16 +162,16 @@ def read_sweeps(
         storage: The storage.
         names: Sweeps to read; all that have ended if empty. With ``test`` false, a named sweep may
             still run: its finished trials are read.
-        recipes: Recipes whose studies to read; all that search something if empty.
+        recipes: Recipes whose studies to read; all with a search if empty.
         done: Receives the number of measured trials and their total, sweep by sweep.
-        test: False to measure nothing; there are no test rows then.
+        test: Whether to measure trials on test data; if False, there are no test rows.
     """
     known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
     for name in names:
         if name not in known:
             raise InputError(f"no sweep {name!r} in {storage.folder}; there are: {_list(known)}")
     ledgers = {name: read_ledger(known[name].journal) for name in names or known}
-    # Only test rows can spoil choices that are still to be made.
+    # A sweep may still have to choose, which only test rows would spoil.
     free = bool(names) and not test
     ended = {name: found for name, found in ledgers.items() if free or found.status in ENDED}
     for name in names or (() if ended else known):

@@ -29,9 +29,9 @@ class Judged:
     """The choice of one simulated search at a budget, measured on test data.
 
     Attributes:
-        search: Number of the search; equal numbers have the same validation rows in each study.
+        search: Number of the search; in a study, equal numbers have the same validation rows.
         number: Number of the recorded trial that was chosen; -1 if no trial finished.
-        distance: Mean distance of all trials of the search; see ``RecordedStudy.nearest``.
+        distance: Mean distance of the suggested configurations; see ``RecordedStudy.nearest``.
         loss: Test metric of the choice; NaN if no trial finished.
         default: Test metric of the published default; NaN if it failed.
         best: Lowest test metric of all recorded trials.
@@ -56,13 +56,13 @@ class Summary:
     Attributes:
         budget: Number of trials; 0 for all trials of the strategy.
         loss: Mean test metric of the choices.
-        low, high: The range of 95 % of the searches' means over studies, which covers other
-            validation rows and seeds of the sampler.
+        low, high: Ends of the range of 95 % of the searches' means over studies; searches differ in
+            validation rows and sampler seeds.
         default: Mean test metric of the published defaults.
         regret: Mean difference from the best recorded trial of the study.
         worse: Share of the searches whose choice tests worse than the published default.
         kept: Share of the searches that chose the published default.
-        distance: Mean over all trials; see ``RecordedStudy.nearest``.
+        distance: Mean distance over all trials; see ``RecordedStudy.nearest``.
         searches: Number of searches.
     """
 
@@ -84,9 +84,9 @@ class ReplayOutcome:
     """The outcome of a replay.
 
     Attributes:
-        repeated: Sweep to its choices, each as recorded and as repeated with the same settings.
+        repeated: Maps a sweep to its choices, as recorded and as repeated with the same settings.
         judged: Every simulated search, budget by budget.
-        skipped: Sweep and study to the reason why it cannot be replayed.
+        skipped: Maps (sweep, study) to the reason why the study cannot be replayed.
     """
 
     settings: ReplaySettings
@@ -124,9 +124,9 @@ def replay(
 ) -> ReplayOutcome:
     """Repeat the searches of a storage with other strategies, without training.
 
-    Every study keeps the network that it was built on. A configuration that was never tried gets
-    the results of the nearest recorded one; ``Summary.distance`` is the mean distance. So studies
-    with many random trials give the best answers.
+    Every study uses the network on which it was built. A configuration that was never tried gets
+    the results of the nearest recorded one; ``Summary.distance`` is the mean distance. Studies with
+    many random trials therefore give the most accurate answers.
 
     Args:
         storage: The folder, or its ``Storage``.
@@ -202,14 +202,14 @@ def _searches(job: Job) -> list[Judged]:
         rows = resampled(len(own.labels), seed) if settings.resampled else None
         table, losses = Table(own, rows), own.losses(settings.judge)
         for name, spec in specs.items():
-            # The seed changes the suggestions too: without resampling only they vary.
+            # The seed also changes the suggestions; without resampling, only these vary.
             found = simulate(table, spec, spec.all_seeds[0] + seed, settings.budgets)
             judged += _judged(name, sweep, study, number, found, losses)
     return judged
 
 
 def study_of(study: RecordedStudy, settings: ReplaySettings, number: int) -> RecordedStudy:
-    """Return a study for one search; with ``settings.validation`` on its own rows."""
+    """Return a study for one search, which draws its own rows if ``settings.validation`` is set."""
     if settings.validation is None:
         return study
     return study.drawn(settings.validation, settings.seed + number)

@@ -36,14 +36,14 @@ class ReplaySettings(BaseModel):
         searches: Number of simulated searches of each study by each strategy.
         resample: Whether each search draws validation rows with replacement.
         validation: Number of validation rows that each search draws instead, without replacement,
-            from the validation and test rows together; the other rows judge it.
-        test: Whether test rows are used. If not, ``validation`` is required: the validation rows
-            that a search has not drawn judge it, and nothing is measured on test data.
+            from the validation and test rows together; choices are judged on the other rows.
+        test: Whether test rows are used. If not, ``validation`` is required: choices are judged on
+            the validation rows that the search has not drawn, and no test data is used.
         judge: Test metric by which choices are judged.
-        budgets: Numbers of trials after which a search chooses; budgets above the number of its
-            trials are left out, and it always chooses after its last trial.
-        recipes: Recipes whose studies are replayed; all that search something if empty.
-        strategies: Name to the keys of ``search:`` in a sweep file that differ from the sweep's.
+        budgets: Numbers of trials after which a search chooses. It also chooses after its last
+            trial; larger budgets are ignored.
+        recipes: Recipes whose studies are replayed; all with a search if empty.
+        strategies: Maps a name to the keys of ``search:`` that differ from the sweep's.
         seed: Determines the resamples and, with the search's number, the sampler.
     """
 

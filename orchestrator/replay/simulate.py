@@ -1,4 +1,4 @@
-"""Simulates one search: the real search state gets the results of recorded trials."""
+"""Simulates a search: passes the results of recorded trials to the real search state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from trainables.stages import ValidationRows, objective_terms, validation_rows
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice of a search after so many trials.
+    """The choice of a search after ``budget`` trials.
 
     Attributes:
         budget: Number of trials.
@@ -39,7 +39,7 @@ class Search:
 
     Attributes:
         choices: Choices by rising budget; the last is after all trials.
-        distances: Distance of each trial's configuration from the recorded one that it used.
+        distances: Distance of each configuration from the recorded one whose results it got.
     """
 
     choices: tuple[Choice, ...]
@@ -81,7 +81,7 @@ def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] 
         table: The study and its validation rows.
         spec: The sweep with the strategy's settings.
         seed: Seed of the sampler, like the first seed of a sweep.
-        budgets: Numbers of trials after which to choose, besides all.
+        budgets: Numbers of trials after which to choose; the last choice is after all trials.
     """
     plan = _alone(table.study, spec, seed)
     data = {table.study.plan.task.data_name(seed): table.study.data}
@@ -127,7 +127,7 @@ def _alone(study: RecordedStudy, spec: SweepSpec, seed: int) -> Plan:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A choice of a sweep as recorded, and as repeated with its own settings (trial numbers)."""
+    """The number of a study's chosen trial, as recorded and as repeated with the same settings."""
 
     study: str
     recorded: int | None
@@ -159,7 +159,7 @@ def search_again(
     predictions: Predictions,
     emit: Callable[[Event], None] = lambda event: None,
 ) -> SweepState:
-    """Repeat the search of a sweep, with the results that the ledger has for each trial's key."""
+    """Repeat the search of a sweep; results of trials are read from the ledger by key."""
     opened = [StudyOpened(**fields_of(study, StudyOpened)) for study in ledger.studies.values()]
     past = Ledger(opened)  # Has the number of trials suggested at once, and no results.
     state = SweepState(plan, ledger.sweep_id, data, emit, past, predictions=predictions)
@@ -182,5 +182,5 @@ def _recorded_ending(trial: TrialSpec, ledger: Ledger) -> TrialFinished:
 
 
 def resampled(rows: int, seed: int) -> Tensor:
-    """Draw as many positions of validation rows with replacement, (N,)."""
+    """Return ``rows`` positions of validation rows, drawn with replacement."""
     return torch.randint(rows, (rows,), generator=torch.Generator().manual_seed(seed))

@@ -28,7 +28,7 @@ class _Splits(Source):
         return self._left.pop(0) if self._left else Pause.DONE
 
     def ended(self, job: Job, report: Report) -> None:
-        """Keep the fits."""
+        """Store the fits of a job; fail if the job failed."""
         if report.fault is not None:
             raise InputError(f"{job.group}, seed {job.number}: {report.fault.reason}")
         self.fits[job.group, job.number] = report.fits

@@ -67,7 +67,7 @@ class Control:
     def _look(self) -> str:
         try:
             wanted = self._folder.control()
-        except OSError as error:  # The storage may be away for a moment.
+        except OSError as error:  # The storage may be unavailable for a moment.
             if not self._deaf:
                 reason = error.strerror or error
                 self._say(f"{self._folder.path}: pause or cancel cannot be read: {reason}")
@@ -98,7 +98,7 @@ class Snapshot:
     """The progress of a sweep.
 
     Attributes:
-        studies, trials: Number that are done, of ``all_studies`` and ``all_trials``.
+        studies, trials: Number of ended ones, out of ``all_studies`` and ``all_trials``.
         best: The best trial so far: its recipe (and task, if there are several) and objective.
         seconds_left: An estimate; None before the first trial has ended.
     """
@@ -113,7 +113,7 @@ class Snapshot:
     seconds_left: float | None
 
     def line(self) -> str:
-        """Return it as one line of text."""
+        """Return the progress as one line of text."""
         left = "" if self.seconds_left is None else f" · about {duration(self.seconds_left)} left"
         failed = f" · {self.failed} failed" if self.failed else ""
         best = f" · best so far {self.best}" if self.best else ""
@@ -156,7 +156,7 @@ def _best(state: SweepState) -> str:
 
 @contextmanager
 def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Snapshot]], None]]:
-    """Show snapshots live on a terminal, else as lines; without a console not at all."""
+    """Show snapshots live on a terminal, else as lines; show nothing without a console."""
     if console is None:
         yield lambda _: None
     elif console.is_terminal:
@@ -170,7 +170,7 @@ def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Sn
 
 
 class _Throttle:
-    """Shows the first snapshot, then at most one every so many seconds."""
+    """Shows the first snapshot, then at most one every ``seconds``."""
 
     def __init__(self, seconds: float, show: Callable[[Snapshot], None]) -> None:
         self._seconds, self._show = seconds, show

@@ -85,9 +85,9 @@ def _measurement(study: StudyState, chosen: Ended, root: str, available: Availab
 
 
 class MeasuringSource(Source):
-    """Returns measurements as jobs, those of one training one after the other.
+    """Returns measurements as jobs; measurements of the same training run one after the other.
 
-    So one pass of the network over the test rows, which a worker keeps, serves all of them.
+    The worker keeps the outputs of the network for the test rows, so one pass serves all of them.
 
     Args:
         write: Receives an event for each measurement.
@@ -151,7 +151,7 @@ class MeasuringSource(Source):
     def ended(self, job: Job, report: Report) -> None:
         """Write the measurement, or give the study up."""
         one = self._out.pop(job.key)
-        if one.training in self._left:  # It is next, for the worker that keeps its pass.
+        if one.training in self._left:  # Run it next: the worker still has the network's outputs.
             self._free.appendleft(one.training)
         if report.status != Status.FINISHED or report.measured is None:
             reason = report.fault.reason if report.fault else report.status
@@ -190,7 +190,7 @@ def drive(
     machines: Machines,
     changed: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Search and measure what earlier runs left; return True once all is done."""
+    """Run the searches and measurements that are missing; return True if all are done."""
     spec, write, say = state.plan.spec, journal.append, control.say_once
     limit = spec.resources.max_failures
     known = partial(stored_report, store)

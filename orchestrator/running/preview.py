@@ -35,7 +35,7 @@ class StagePreview:
         reused: Trials whose outcome is stored, from an earlier run or another sweep.
         seconds: Time of one trial in earlier runs on the tracking server; None if unknown, or if
             none is left to compute.
-        dropped: Trials to compute that are stored, but without their weights.
+        dropped: Trials to compute again because they are stored without their weights.
     """
 
     task: str
@@ -113,13 +113,13 @@ def _identity(spec: SweepSpec) -> dict[str, Any]:
 
 
 def at_once(plan: Plan, size: ClusterSize) -> dict[str, int]:
-    """Return the trials of each stage, by its key in ``resources``, that run at once."""
+    """Return the number of concurrent trials of each stage, by its key in ``resources``."""
     shares = plan.shares()
     return {key: min(count, size.room(shares[key])) for key, count in plan.at_once().items()}
 
 
 def fewest_hours(plan: Plan, stages: Iterable[StagePreview], size: ClusterSize) -> float | None:
-    """Return a lower bound of a sweep's hours on a cluster; None if a stage's are unknown."""
+    """Return a lower bound of a sweep's hours on a cluster; None if a stage's time is unknown."""
     shares, most = plan.shares(), at_once(plan, size)
     busy: dict[str, float] = defaultdict(float)
     for stage in stages:
@@ -180,7 +180,7 @@ def _stored(
 def _stored_metrics(
     store: ArtifactStore, trial: TrialSpec, objective: str
 ) -> dict[str, float] | None:
-    """Return the metrics of a trial whose outcome is stored, the objective among them."""
+    """Return the stored metrics of a trial, including the objective; None if it is not stored."""
     ref = trial.request.ref
     if not store.contains(ref):
         return None

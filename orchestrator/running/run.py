@@ -43,7 +43,7 @@ from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
 from trainables.store.artifacts import ArtifactStore
 
-STALLED_SECONDS = 45.0  # A tracking server that accepts nothing for so long counts as away.
+STALLED_SECONDS = 45.0  # A tracking server that accepts nothing for this long is unavailable.
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SweepOutcome:
         status: ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
         results: One result per row, in table order.
         tracked: Whether everything has reached the tracking server.
-        fault: Why something has not, if known.
+        fault: Why something has not reached it, if known.
         seconds: Wall time of this run.
     """
 
@@ -91,7 +91,7 @@ def run_sweep(
         fresh: Start over under the next free name instead of resuming.
         address: A Ray cluster to join; None for this machine.
         console: Shows progress; None for no progress.
-        take: Resume a sweep even if it is another user's.
+        take: Resume a sweep even if it belongs to another user.
 
     Raises:
         InputError: If the data, the storage, the name, the cluster's address or the login on the
@@ -212,12 +212,13 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 
 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
-    """Wait until everything is delivered; return False if the server is away.
+    """Wait until everything is delivered; return False if the server is unavailable.
 
-    The server is away after ``STALLED_SECONDS`` without progress. It is away at once if a person
-    must repair it, or if it does not listen and has accepted nothing since the sweep began, when
-    ``before`` bytes of the journal had been delivered. After an interruption this does not wait,
-    because the shipper continues in its own process.
+    The server counts as unavailable after ``STALLED_SECONDS`` without progress. It counts as
+    unavailable at once if a user must repair it, or if it does not listen and has accepted nothing
+    since the sweep began; ``before`` is the number of the journal's bytes that it had accepted
+    then. After an interruption this does not wait, because the shipper continues in its own
+    process.
     """
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):
@@ -257,7 +258,7 @@ def _compute(
     console: Console | None,
     control: Control,
 ) -> bool:
-    """Search and measure what earlier runs left; return whether all is done."""
+    """Run the searches and measurements that are missing; return True if all are done."""
     if is_done(state, past, store):
         return True
     with (

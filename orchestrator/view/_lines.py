@@ -21,7 +21,7 @@ class StudyLine(NamedTuple):
     Attributes:
         state: ``waiting``, ``queued``, ``running``, ``pausing``, ``paused``, ``interrupted``,
             ``failed`` or ``finished``.
-        reason: Why it waits or failed; else empty.
+        reason: Why the study waits or failed; else empty.
         best: The chosen trial, or the best one so far; None before the first score.
         hours, gpu_hours: See ``hours_of``.
     """
@@ -38,7 +38,7 @@ class StudyLine(NamedTuple):
 
 
 def study_lines(ledger: Ledger, state: str, reason: str = "") -> list[StudyLine]:
-    """Return a line for each study; ``state`` and ``reason`` are those of the sweep."""
+    """Return a line for each study; ``state`` and ``reason`` belong to the sweep."""
     return [_line(study, ledger, state, reason) for study in ledger.studies.values()]
 
 
@@ -61,7 +61,7 @@ def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> t
 def figure_states(
     lines: Iterable[StudyLine], results: Sequence[StudyResult], seeds: int
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Yield recipe and task of incomplete test figures, and the reason: a word, and a line."""
+    """Yield ``(recipe, task), (state, reason)`` for studies whose test figures are incomplete."""
     measured = {(result.recipe, result.task): len(result.test) for result in results}
     for line in lines:
         place, state = (line.study.recipe, line.study.task), line.state

@@ -13,7 +13,7 @@ from trainables.common.stages import ArtifactRef
 from trainables.data import MASK_OUTSIDE
 from trainables.store.artifacts import Artifact, ArtifactStore
 
-IMAGES, WIDTH = 2, 168  # Images per recipe, and pixels of each of the three columns.
+IMAGES, WIDTH = 2, 168  # Images per recipe, and the width of each of the three columns in pixels.
 QUALITY = 80
 WHITE = 255
 
@@ -26,7 +26,7 @@ class Maps(NamedTuple):
 
 
 def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
-    """Return the maps of each recipe's first seed, if its predictions are of pixels."""
+    """Return the maps of each recipe that predicts pixels, for its first seed."""
     maps = []
     for result in results:
         artifact = (
@@ -45,7 +45,7 @@ def _picture(artifact: Artifact) -> str:
 
 
 def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
-    """Return a data URI with a line of image, confidence and errors per row of ``shown_maps``."""
+    """Return a data URI: one line (image, confidence, errors) per chosen row of ``shown_maps``."""
     kinds = ("rows", "confidence", "predicted")
     lines = [_line(*(maps[kind][row] for kind in kinds)) for row in rows]
     stream = io.BytesIO()
@@ -54,7 +54,7 @@ def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
 
 
 def _line(row: np.ndarray, confidence: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return three pictures in a line, (h, 3 w, 3), of a stored image, (H, W, 4)."""
+    """Return a stored image (H, W, 4), its confidence and its errors side by side, (h, 3 w, 3)."""
     mask = row[..., 3]
     inside = mask != MASK_OUTSIDE
     height, width = inside.any(1).sum(), inside.any(0).sum()

@@ -60,15 +60,15 @@ def render_report(
 def overview(
     source: ReportSource, baseline: str, status: SweepStatus | None = None
 ) -> dict[str, Any]:
-    """Return the content of a sweep's page that takes milliseconds.
+    """Return the parts of a sweep's page that take milliseconds to compute.
 
-    Without ``status`` the state is that of the journal.
+    Without ``status``, the state is read from the journal.
     """
     history, several = source.history, len(source.tasks) > 1
     known = history.status if history else ""
     state, reason = (status.state, status.reason) if status else (known, "")
     live = status is not None and state in LIVE
-    # Without addresses, which may have a password.
+    # Remove addresses: they may contain a password.
     spec = without_places(history.spec) if history else {}
     lines = study_lines(history, state, reason) if history else []
     states = figure_states(lines, source.results, len(spec.get("seeds") or [0])) if live else ()

@@ -43,10 +43,10 @@ class Curves:
     """The curves of one recipe.
 
     Attributes:
-        reliability: Over the rows of all seeds.
-        risk: One per seed.
+        reliability: Reliability curve over the rows of all seeds.
+        risk: Risk-coverage curves, one per seed.
         error: Estimated true calibration error, the mean over seeds; see ``estimated_error``.
-        spread: Standard error of each bin's accuracy where rows are pixels, (bins,); else None.
+        spread: Standard error of each bin's accuracy, (bins,), if rows are pixels; else None.
     """
 
     reliability: ReliabilityCurve
@@ -60,11 +60,11 @@ class Measured:
     """The measurements of one task.
 
     Attributes:
-        curves: By recipe.
+        curves: Curves by recipe.
         comparisons: Differences from the baseline, by metric; empty without a baseline.
         gains: Gains of the searches, by metric; empty if there are none or they are unknown.
-        absent: Recipe to the reason why it has no curves.
-        ungained: Recipe to the reason why the predictions of its gain cannot be read.
+        absent: Maps a recipe to the reason why it has no curves.
+        ungained: Maps a recipe to the reason why the predictions of its gain cannot be read.
         problem: Why nothing could be measured; else empty.
     """
 
@@ -84,7 +84,7 @@ def measure(
 ) -> Measured:
     """Read the predictions of one task and compute the curves and differences of the page.
 
-    Damaged predictions, or those of different rows, do not raise: the page names them and shows
+    Predictions that are damaged or of different rows are no error: the page names them and shows
     the rest. ``done`` is called after each recipe is read, and after each of its comparisons.
     """
     kept = KeptPredictions(store)
@@ -126,7 +126,7 @@ def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor], images: Tensor 
 
 
 def chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the 95 % range of each bin's accuracy if its confidence were right."""
+    """Return the 95 % range of each bin's accuracy for perfectly calibrated confidences."""
     curve = curves.reliability
     probability = np.clip(np.nan_to_num(curve.confidence), 1e-12, 1.0)  # ``bdtrik`` is NaN at 0.
     if curves.spread is not None:
@@ -182,7 +182,7 @@ def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, li
 
 
 def widest(comparison: TaskComparison) -> float:
-    """Return the difference at the edges of a column's interval drawings."""
+    """Return the difference that a column of interval drawings has at its edges."""
     differences = comparison.bootstrap.differences.values()
     found = (max(abs(difference.low), abs(difference.high)) for difference in differences)
     ends = [end for end in found if end]  # A default that was kept has no interval.

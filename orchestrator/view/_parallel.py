@@ -23,7 +23,7 @@ from trainables.charts.chart import (
 )
 
 Value = bool | int | float | str
-MARKS = 3  # Marks on an axis of numbers.
+MARKS = 3  # Number of marks on a numeric axis.
 LABEL: Spec = {"align": "left", "dx": 4, "fontSize": 11, "clip": False}
 
 
@@ -39,7 +39,7 @@ class _Axis(NamedTuple):
 def parallel_coordinates(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return a chart of trials that have all searched parameters, or a sample of them."""
+    """Return a chart of the trials that have all searched parameters (a sample if many)."""
     shown = column(history.objective)
     whole = [trial for trial in study.scored if searched.keys() <= trial.parameters.keys()]
     if len(searched) < 2 or len(whole) < 2:

@@ -52,7 +52,7 @@ def _lowest(study: Study) -> float:
 def best_by_recipe(
     studies: Sequence[Study], history: Ledger, named: Sequence[str], ending: str = ""
 ) -> list[Chart]:
-    """Return the lowest objective so far by trial, a line per recipe; ``named`` have a colour."""
+    """Chart each recipe's lowest objective so far by trial; ``named`` recipes have colours."""
     scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []
@@ -84,7 +84,7 @@ def best_of_study(study: Study, history: Ledger) -> list[Chart]:
 
 
 def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
-    """Return the line of the best so far; the axis has room for the heights."""
+    """Return the line of the best so far; the axis is logarithmic if ``heights`` vary widely."""
     unit = f"validation {in_unit(shown)}"
     encoding = {
         "x": amount("trial", "trial number", axis=WHOLE),
@@ -145,7 +145,7 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a curve as one row, in percent; None without two epochs."""
+    """Return a metric by epoch, in percent, as one row; None with fewer than two epochs."""
     chosen = study.chosen_trial
     if chosen is None:
         return None

@@ -62,7 +62,7 @@ def summary(source: ReportSource) -> str:
 
 
 def ranked_by(source: ReportSource) -> str:
-    """Return the metric of the ranks: a proper score if calibrators get given logits."""
+    """Return the metric for the ranks: NLL for given logits, else ECE."""
     return "nll" if usual_baseline(source.results) == GIVEN else "ece"
 
 
@@ -148,7 +148,7 @@ def runs(source: ReportSource) -> Iterator[Run]:
 
 
 def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
-    """Return the trials of a result's test figures in their order; none if they are unknown."""
+    """Return the trials of a result's test figures, in the same order; empty if unknown."""
     study = source.study(result)
     chosen = study.chosen_trial if study else None
     if study is None or chosen is None or chosen.configuration != result.configuration:
@@ -158,7 +158,7 @@ def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
 
 
 def notes(source: ReportSource) -> Iterator[tuple[str, str, str]]:
-    """Yield the subject, the page (relative to the sweep's) and the text of all notes."""
+    """Yield each note's subject, page (relative to the sweep's page) and text."""
     history = source.history or Ledger()
     for about, text in source.notes.items():
         kind, _, name = about.partition(" ")

@@ -18,7 +18,7 @@ from trainables.charts.chart import (
     tips,
 )
 
-SPREAD = 6.0  # Smallest ratio of errors with a logarithmic axis.
+SPREAD = 6.0  # The axis is logarithmic if errors differ by at least this factor.
 STAGES = {
     "train": ("circle", "var(--blue)"),
     "refine": ("diamond", "var(--orange)"),
@@ -37,7 +37,7 @@ class Place:
 
 
 def unbeaten(costs: Sequence[tuple[float, ...]]) -> list[bool]:
-    """Return for each cost whether no other dominates it; equal ones do not dominate each other."""
+    """Return for each cost whether no other cost dominates it; equal costs do not dominate."""
     kept, front = [False] * len(costs), list[tuple[float, ...]]()
     # In this order each cost comes after those that dominate it.
     for place in sorted(range(len(costs)), key=costs.__getitem__):
@@ -56,9 +56,9 @@ def pareto_front(places: Iterable[Place]) -> list[Place]:
 
 
 def scatter(places: Sequence[Place], baseline: str, floor: float | None) -> Chart:
-    """Return the chart of all recipes, with the front as a line and names at front and baseline.
+    """Return the chart of all recipes. The front is a line; its recipes and the baseline are named.
 
-    The noise floor is that of the baseline, in percent.
+    ``floor`` is the baseline's noise floor in percent.
     """
     errors = [place.error for place in places]
     log = spread_widely(errors, SPREAD)

@@ -30,12 +30,12 @@ DOTS = 400  # Most trials in one chart: more would overlap.
 
 
 def in_unit(shown: Column) -> str:
-    """Return a metric with its unit."""
+    """Return a metric's label with its unit."""
     return f"{shown.label} %" if shown.factor == 100 else shown.label
 
 
 def searched_parameters(study: Study) -> dict[str, list[Trial]]:
-    """Return the parameters with several scored values, each with its scored trials."""
+    """Return ``{parameter: scored trials}`` for parameters with several different values."""
     scored = study.scored
     found = dict.fromkeys(chain.from_iterable(trial.parameters for trial in scored))
     trials = {name: [trial for trial in scored if name in trial.parameters] for name in found}
@@ -50,7 +50,7 @@ def _vary(name: str, trials: Sequence[Trial]) -> bool:
 def objective_by_parameter(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return charts of the objective, and each metric of ``pareto``, by searched parameter."""
+    """Return charts of the objective and of each metric in ``pareto`` by searched parameter."""
     charts, chosen = list[Chart](), study.chosen_trial
     numbers = [trial.number for trials in searched.values() for trial in (trials[0], trials[-1])]
     shown = _searched_metrics(history)
@@ -74,7 +74,7 @@ def objective_by_parameter(
 
 
 def sampled(trials: Sequence[Trial], study: Study) -> list[Trial]:
-    """Return about ``DOTS`` of the trials, with the chosen one."""
+    """Return at most about ``DOTS`` of the trials, including the chosen one."""
     kept, chosen = thinned(trials, DOTS), study.chosen_trial
     if any(trial is chosen for trial in kept):
         return kept
@@ -84,7 +84,7 @@ def sampled(trials: Sequence[Trial], study: Study) -> list[Trial]:
 def _slice(
     name: str, shown: Column, word: str, rows: list[Spec], numbers: Sequence[int], joined: bool
 ) -> Chart:
-    """Return the chart of a metric by a parameter; ``numbers`` are those of all trials."""
+    """Return the chart of a metric by a parameter; ``numbers`` are all trial numbers."""
     are_names = any(isinstance(row["x"], bool | str) for row in rows)
     if are_names:
         x = names("value", name, axis={"labelAngle": 0})
@@ -101,7 +101,7 @@ def _slice(
 def dots(
     encoding: Spec, rows: Sequence[Spec], numbers: Sequence[int], zoom: bool = True
 ) -> list[Spec]:
-    """Return a dot per trial, which a click selects, and a ring around the chosen trial."""
+    """Return a layer of dots, one per trial and selectable, and a ring around the chosen trial."""
     click, opacity = pick("trial")
     at = {name: encoding[name] for name in ("x", "y")}
     chosen = [row for row in rows if row["chosen"]]
@@ -171,7 +171,7 @@ def _front(shown: Sequence[Column], place: int, rows: Sequence[Spec]) -> Chart:
 
 
 def best_trials(study: Study, metric: str = "") -> list[Trial]:
-    """Return the search trials with a curve (of a metric): the chosen one, then the best."""
+    """Return search trials with a curve (of ``metric``): the chosen one, then by objective."""
     trials = [t for t in study.searched if (len(t.curve(metric)[0]) if metric else t.epochs) > 1]
 
     def key(trial: Trial) -> tuple[bool, float]:
@@ -182,7 +182,7 @@ def best_trials(study: Study, metric: str = "") -> list[Trial]:
 
 
 def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return charts of validation ECE, accuracy and, with a margin, spared rows by epoch."""
+    """Return charts by epoch: validation ECE, accuracy and, for margin losses, spared samples."""
     figures = []
     for metric in ("ece", "acc"):
         unit = f"validation {column(metric).label} %"
@@ -203,13 +203,13 @@ def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def gamma(trial: Trial) -> float | None:
-    """Return the gamma of the last part: that of the refinement, not of the loss."""
+    """Return the gamma of the last part: the refinement's if there is one, else the loss's."""
     gammas = [float(part["gamma"]) for part in trial.configuration.values() if "gamma" in part]
     return gammas[-1] if gammas else None
 
 
 def _line(trial: Trial, metric: str, study: Study) -> Spec:
-    """Return a trial's curve; it is ``seed`` unless the trial is of the search."""
+    """Return a trial's curve; ``seed`` is False for search trials."""
     factor = column(metric[4:]).factor if metric.startswith("val_") else 1.0
     found = zip(*trial.curve(metric), strict=True)
     points = thinned([(step, factor * v) for step, v in found if math.isfinite(v)])
@@ -224,7 +224,7 @@ def _line(trial: Trial, metric: str, study: Study) -> Spec:
 def _by_epoch(
     title: str, lines: Iterable[Spec], tone: str, unit: str, scale: Spec | None = None
 ) -> list[Chart]:
-    """Return the chart of lines coloured by a field; none if no line has two points."""
+    """Return a chart of lines, coloured by the field ``tone``; [] if no line has two points."""
     rows = [line for line in lines if len(line["epoch"]) > 1]
     if not rows:
         return []

@@ -20,11 +20,11 @@ class ReportSource:
 
     Attributes:
         results: One per recipe and task, in the order of the table.
-        history: The ledger of its journal; None without a journal.
-        store: Its artifacts.
-        runs: Run id of each trial (by key) on the tracking server, as far as known.
+        history: The ledger of the sweep's journal; None without a journal.
+        store: The storage's artifacts.
+        runs: Maps trial keys to run ids on the tracking server, as far as known.
         notes: See ``read_notes``.
-        facts: Further names and texts of its provenance.
+        facts: Additional provenance, as names and texts.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ReportSource:
 
 
 def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = None) -> ReportSource:
-    """Read a sweep's folder; the results are those of its journal unless given."""
+    """Read a sweep's folder; ``results`` are by default read from its journal."""
     from orchestrator.tracking import delivered_runs
 
     name, store, path = folder.name, folder.storage.store(), folder.journal

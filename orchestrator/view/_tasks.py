@@ -21,7 +21,7 @@ from trainables.common.words import many
 METRICS = ("acc", "ece", "ece_floor")
 FURTHER = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
 SUITE_METRICS = ("acc", "ece", "auroc", "fpr95")
-MOST = 16  # Most columns of figures on other test sets.
+MOST = 16  # Maximum number of columns for other test sets.
 
 
 class Shift(NamedTuple):

@@ -1,7 +1,7 @@
 """Serves all sweeps of a storage to a browser, during the runs and afterwards.
 
-``application`` is the ASGI application, ``serve`` runs it. It only writes notes, so a copy of a
-storage works as well.
+``application`` is the ASGI application, and ``serve`` runs it. The server writes only notes, so it
+can show a copy of a storage.
 """
 
 from orchestrator.view.server._application import application

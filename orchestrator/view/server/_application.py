@@ -26,7 +26,7 @@ from orchestrator.view.server._row_pages import Measured, RowPages
 from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError
 
-LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two updates of a page.
+LIVE_SECONDS, STILL_SECONDS = 5, 60  # Time between two updates of a page.
 FOLLOW_SECONDS = 2.0
 NOTED = (
     "/sweeps/{name}",

@@ -56,7 +56,7 @@ class Aside:
 
 
 def answer_calls() -> None:
-    """Answer the calls of ``Aside`` until it is gone, or there was none for ``IDLE_SECONDS``."""
+    """Answer the calls of ``Aside``; end with its process or after ``IDLE_SECONDS`` without one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, and so this process.
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr

@@ -12,11 +12,11 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.view import CURVES
 from trainables.common.errors import InputError
 
-JOB_SECONDS = 10.0  # Between two queries to SLURM.
+JOB_SECONDS = 10.0  # Time between two queries to SLURM.
 
 
 class Book:
-    """The sweeps of a storage by name, including later ones.
+    """The sweeps of a storage by name, including sweeps that start later.
 
     A sweep is excluded if its folder or journal is a link out of the storage, or if one of its
     state files is a link, a pipe or a device.
@@ -35,7 +35,7 @@ class Book:
         self.sweeps()
 
     def sweeps(self) -> dict[str, FollowedSweep]:
-        """Return the current sweeps."""
+        """Return the storage's current sweeps by name, without excluded ones."""
         folders, outside = list[SweepFolder](), list[SweepFolder]()
         for sweep in self.storage.sweeps():
             (folders if self._inside(sweep) else outside).append(sweep)

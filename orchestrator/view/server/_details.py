@@ -16,7 +16,7 @@ from orchestrator.view.server._aside import Aside
 from trainables.common.errors import InputError
 from trainables.metrics import METRICS
 
-KEPT = 8  # Sweeps, and choices of columns.
+KEPT = 8  # Number of cached results: of sweeps and of choices of columns together.
 COMPUTING = "are being computed; this page shows them when they are ready."
 NO_ROWS = "need all probabilities; a .calsweep file has two of each row."
 IN_PAGE = "they need all probabilities. Unpack the .calsweep file: its index.html has them."
@@ -29,7 +29,7 @@ Results = list[StudyResult]
 class Details:
     """Computes slow parts once for each state of a journal, and each choice of columns.
 
-    A ``frozen`` storage is that of a ``.calsweep`` file.
+    ``frozen`` means that the storage was opened from a ``.calsweep`` file.
     """
 
     def __init__(self, frozen: bool) -> None:
@@ -69,7 +69,7 @@ class Details:
     def _later(
         self, key: tuple[Any, ...], failed: Callable[[str], Any], function: Any, *arguments: Any
     ) -> Any:
-        """Return a result, or that of ``failed`` after an error; None until it is computed."""
+        """Return the result of ``function`` (of ``failed`` after an error); None until then."""
         with self._lock:
             if key not in self._found:
                 self._found[key] = None

@@ -30,7 +30,7 @@ READ = ("GET", "HEAD")
 class Guard:
     """Requires the token: first in the URL, then in a cookie.
 
-    Requests that change something must come from its own pages.
+    Requests that change something must come from the server's own pages.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -65,7 +65,7 @@ class Guard:
         if not self._is_token(request.cookies.get(cookie, "")):
             return PlainTextResponse(UNKNOWN, 403)
         origin = urlsplit(request.headers.get("origin", "")).netloc
-        # A page of another server on this machine is the same site, so it sends the cookie.
+        # Browsers send the cookie also from pages of other servers on this machine (same site).
         if request.method not in READ and origin != request.headers.get("host"):
             return PlainTextResponse(FOREIGN, 403)
         return None

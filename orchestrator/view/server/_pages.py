@@ -1,4 +1,4 @@
-"""The data of the pages' templates."""
+"""Builds the data for the templates of the pages."""
 
 import math
 from collections import defaultdict
@@ -141,7 +141,7 @@ def common(
 
 
 def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
-    """Return all notes of a sweep, the note about a page, and the address for changes."""
+    """Return a sweep's notes, the note about a page, and the address to which changes are sent."""
     address = f"/sweeps/{quote(folder.name, safe='')}{place}"
     try:
         found, problem = read_notes(folder), ""
@@ -285,7 +285,7 @@ def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
 
 
 def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
-    """Yield reasons besides chance why figures of two sweeps may differ."""
+    """Yield reasons other than chance why figures of two sweeps may differ."""
     first, second = (defaultdict[str, set[str]](set) for _ in range(2))
     for settings, ledger in ((first, one), (second, other)):
         for study in ledger.studies.values():

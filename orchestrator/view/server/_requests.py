@@ -12,20 +12,20 @@ from orchestrator.tables.arrange import check_metrics
 from orchestrator.view.server._rows import BINS, SHOWS, SORTS
 from trainables.common.errors import InputError
 
-NAMES = {"label": "class", "other": "with"}  # Names in a URL that are Python's keywords.
+NAMES = {"label": "class", "other": "with"}  # Field to its name in URLs, a keyword in Python.
 
 FORM_BYTES = 13 * MOST  # A character has up to four bytes, each encoded as three characters.
 
 
 def number(name: str, text: str) -> int:
-    """Return a whole number."""
+    """Parse a whole number."""
     if not text.isascii() or not text.isdigit():
         raise HTTPException(404, f"{name}={text!r} is not a whole number.")
     return int(text[:9])
 
 
 def choice(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Return a value, which must be known."""
+    """Return a value; refuse it if it is not in ``known``."""
     if value not in known:
         raise HTTPException(404, f"{name}={value!r} is not one of {', '.join(map(str, known))}.")
     return value
@@ -95,7 +95,7 @@ class Selection(NamedTuple):
         )
 
     def to(self, **changes: Any) -> str:
-        """Return the query of the first page of this selection with changes."""
+        """Return the URL query of this selection with ``changes``, by default its first page."""
         selection = self._replace(**{"page": 1, **changes})
         values = {NAMES.get(name, name): value for name, value in selection._asdict().items()}
         return "?" + urlencode({name: v for name, v in values.items() if v not in (None, "")})

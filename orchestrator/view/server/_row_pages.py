@@ -1,4 +1,4 @@
-"""The data of the templates for test rows."""
+"""Builds the data for the templates of test rows."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from trainables.metrics import ReliabilityCurve
 
 T = TypeVar("T")
 LISTED = 50  # Rows on one page.
-SAME = 1e-5  # Difference between devices in the ECE of the same predictions.
+SAME = 1e-5  # Maximum difference between the ECEs that two devices compute from one file.
 
 
 class Line(NamedTuple):
@@ -253,7 +253,7 @@ def _part(
 
 
 def _doubts(rows: CellRows, trial: Trial) -> list[str]:
-    """Return why the ECE of the rows differs from that of the table."""
+    """Return why the ECE of the rows differs from the table's; empty if it does not."""
     known = trial.test.get("ece")
     if rows.images is not None:
         return ["Rows are pixels, a sample of those in the table's figures."]

@@ -109,7 +109,7 @@ class CellRows:
 
 
 class RowScores(NamedTuple):
-    """One row of one recipe and seed, see ``CellRows``; ``number`` is that of its URL."""
+    """One row of one recipe and seed, see ``CellRows``; ``number`` is the row's number in URLs."""
 
     label: int
     predicted: int
@@ -123,9 +123,10 @@ class RowScores(NamedTuple):
 def largest_first(
     places: NDArray[np.int64], values: NDArray[np.float32], start: int, stop: int
 ) -> NDArray[np.int64]:
-    """Return a part of the places of rows, sorted by their values (N,), which must not be negative.
+    """Sort ``places`` by their values, largest first, and return the slice ``start:stop``.
 
-    Equal values are in the order of rows, so that pages never overlap.
+    ``values`` (N,) must not be negative. Equal values are in the order of rows, so that pages never
+    overlap.
     """
     # The bits of non-negative floats sort like the floats, and integers sort fastest.
     keys = values[places].view(np.uint32).astype(np.uint64) << np.uint64(32)
@@ -167,7 +168,7 @@ class RowBook:
             return _rows_in(path)
 
     def row(self, key: str, number: int) -> RowScores | None:
-        """Return the row of an evaluation with a number, None if absent.
+        """Return the row ``number`` of an evaluation, None if absent.
 
         Raises:
             FileNotFoundError: If the storage does not have the evaluation.
@@ -207,7 +208,7 @@ def _rows_in(path: Path) -> CellRows:
 
 
 def _row_in(path: Path, number: int) -> RowScores | None:
-    """Return the row of an evaluation with a number, None if absent."""
+    """Return the row ``number`` of an evaluation, None if absent."""
     with safe_open(path, "np") as tensors:
         place = _place(tensors, number)
         if place is None:
@@ -216,7 +217,7 @@ def _row_in(path: Path, number: int) -> RowScores | None:
 
 
 def _place(tensors: Any, number: int) -> int | None:
-    """Return the place of the row with a number, None if absent."""
+    """Return the place of the row ``number``, None if absent."""
     if "rows" not in list(tensors.keys()):
         return number if number < tensors.get_slice("labels").get_shape()[0] else None
     return next(iter(np.flatnonzero(tensors.get_tensor("rows") == number).tolist()), None)

@@ -20,7 +20,7 @@ class Address(NamedTuple):
     """The address of a view.
 
     Attributes:
-        url: With the token.
+        url: The URL with the token.
         open: Whether other machines can reach it.
     """
 

@@ -2,7 +2,7 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  // Sorting: an empty order comes last in either direction, equals keep their places.
+  // Sorting: cells with an empty order are last in both directions; equal cells keep their order.
   const compare = (numeric, sign) => (a, b) => {
     if (a === "" || b === "") return (a === "") - (b === "");
     return sign * (numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true }));
@@ -22,7 +22,7 @@
     body.append(...keyed.map((pair) => pair[1]));
   };
 
-  // The address says how each table is sorted and filtered; the address "about:blank" cannot change.
+  // The URL stores how each table is sorted and filtered; the URL about:blank cannot be changed.
   const kept = (kind, name) => new URL(location).searchParams.get(`${kind}.${name}`) ?? "";
   const keep = (kind, name, value, served) => {
     if (location.protocol === "about:") return;
@@ -33,7 +33,7 @@
     history.replaceState(history.state, "", address);
   };
 
-  // Charts: drawn when they come near the screen. The first one loads Vega.
+  // Charts are drawn shortly before they become visible. The first one loads Vega.
   const views = new Map();
   let vega;
   const load = async () => {
@@ -71,7 +71,7 @@
   const enhance = (root) => {
     all("table.sortable", root).forEach((table, place) => {
       const name = table.caption?.id || place, headings = all("thead th", table);
-      const served = table.closest("[data-served]");  // The server sorts and filters all pages.
+      const served = table.closest("[data-served]");  // The server sorts and filters these tables, over all their pages.
       headings.forEach((heading, index) => {
         if (heading.textContent.trim() === "") return;
         const button = document.createElement("button");
@@ -97,7 +97,7 @@
       const items = all("[data-item]", block);
       const output = block.querySelector("output"), served = block.closest("[data-served]");
       input.value = kept("filter", name);
-      // Enter would send the form around the table.
+      // Enter would submit the form around the table.
       input.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
       if (served) {
         output.textContent = served.dataset.served;
@@ -131,16 +131,16 @@
     for (const place of all(".drawing", root)) near.observe(place);
   };
   enhance(document);
-  // Charts are drawn within the event of a print only if Vega is there already.
+  // Load Vega early: printing can draw the missing charts only if Vega is loaded.
   addEventListener("load", () => { if (document.querySelector(".drawing")) vega ??= load(); });
   addEventListener("renewed", (event) => {
     for (const [place, view] of views) if (!place.isConnected) views.delete(place) && view.finalize();
     enhance(event.detail);
   });
 
-  // Paper cannot be opened: all parts are, while the page is printed.
+  // Open all closed parts while the page is printed.
   let closed = [];
-  // A focused control in a section without a layout would not be scrolled to.
+  // After a key press, lay out all sections: browsers do not scroll to focus in others.
   addEventListener("keydown", () => { document.documentElement.dataset.typed = ""; }, { once: true });
   addEventListener("beforeprint", () => {
     closed = all("details:not([open])");
@@ -151,7 +151,7 @@
     for (const part of closed) part.open = false;
   });
 
-  // Pages of a server: renewed around everything that a person has done to them.
+  // Served pages renew themselves and keep the user's inputs, focus and open parts.
   const inputs = "input, select, textarea", controls = `a, button, summary, [tabindex], ${inputs}`;
 
   const remember = (main) => ({
@@ -181,13 +181,13 @@
       if (!found) throw new Error("another program answers");
       answered = new Date();
       away.hidden = true;
-      // A text that is being selected or written stays; so does the place of what is on the screen.
+      // Do not renew while the user selects or writes text. Keep the scroll position.
       const writes = document.activeElement?.tagName === "TEXTAREA";
       if (found.innerHTML !== shown && getSelection().isCollapsed && !writes) {
         const known = remember(main), place = scrollY;
         shown = found.innerHTML;
         main.replaceWith(found);
-        // A chart of the same data stays, with its zoom.
+        // Keep a chart with unchanged data, so that it keeps its zoom.
         const same = new Map(all(".drawing", main).map((place) => [place.spec, place]));
         for (const place of all(".drawing", found)) {
           const text = place.querySelector("script").textContent;
