@@ -64,7 +64,7 @@ class Nodes:
             self._passed.add(name)
             return
         self._refused[name] = fault
-        self._say(f"{host} is left out of this run: {fault}")
+        self._say(f"{host} is excluded from this run: {fault}")
 
     def await_first(self) -> None:
         """Wait until the inspection of all present nodes has ended."""
