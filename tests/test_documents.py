@@ -363,7 +363,7 @@ def test_an_executor_of_ones_own_computes_a_sweep(
         parse_sweep(f"{text}search: {{scheduler: asha}}}}", "own", tmp_path)
     spec = parse_sweep(f"{text}search: {{trials: 1}}}}", "own", tmp_path)
     assert [plugin.name for plugin in spec.used_plugins] == ["own"]
-    with pytest.raises(InputError, match=r"^executor: one-by-one computes on this machine; leave"):
+    with pytest.raises(InputError, match=r"^executor: one-by-one computes on this machine; rem"):
         run_sweep(spec, address="auto")
     with databases_made():
         assert run_sweep(spec).status == "finished"

@@ -81,16 +81,16 @@ def _notes(found: Arena) -> Iterator[str]:
     yield (
         f"{many(len(found.networks), 'network')} ({', '.join(found.networks)}), "
         f"{many(found.tasks, 'task')}, {many(found.seeds, 'split')} of each; "
-        f"gains are over {found.baseline!r}, above 0 is better; "
-        "strength: points of Elo over it, by the Bradley-Terry model of who has the lower NLL; in "
-        "brackets 95 % intervals, networks and splits resampled"
+        f"gains are relative to {found.baseline!r}, above 0 is better; "
+        "strength: Elo points relative to it, by a Bradley-Terry model of the lower NLL; in "
+        "brackets: 95 % intervals from resampled networks and splits"
     )
     if found.lacking:
-        yield f"groups: not testable by NLL over networks; needs at least {found.lacking} more"
+        yield f"groups: too few networks for a test by NLL; add at least {found.lacking} more"
     else:
-        yield "group: recipes that share a letter cannot be told apart by NLL over networks (5 %)"
+        yield "group: recipes that share a letter do not differ by NLL over networks (5 %)"
     for recipe, reason in found.absent.items():
-        yield f"left out: {recipe} ({reason})"
+        yield f"excluded: {recipe} ({reason})"
 
 
 def _cells(standing: Standing) -> tuple[str, ...]:

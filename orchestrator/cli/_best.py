@@ -64,7 +64,7 @@ def best(
     uri = tracking_uri or storage_uri(storage, None if sweep is None else [sweep])
     asked = [(task, recipe)] if task and recipe else known_studies(uri, sweep, task, recipe)
     if promote and len(asked) > 1:
-        raise InputError("--promote takes the best of one recipe: name --task and --recipe")
+        raise InputError("--promote: expected one recipe on one task; add --task and --recipe")
     ask = partial(
         best_config,
         tracking_uri=uri,

@@ -108,7 +108,7 @@ def compare(
         return
     use_metrics(every, [metric], storage)
     if question == "deploy" and metric != "ece":
-        raise InputError("--question deploy has its own metrics; leave --metric out")
+        raise InputError("--question deploy has its own metrics; remove --metric")
     if question is not None:
         answer = _show_deployment if question == "deploy" else _show_spread
         answer(_by_task(every, task), Storage(storage).store(), metric, draws, seed, shape)
@@ -138,8 +138,8 @@ def _show_differences(found: Sequence[TaskComparison], over_seeds: bool, format:
         return
     for comparison in found:
         _show(comparison, markdown=format == "markdown")
-    over = "seeds and test rows (Student's t); of one seed over rows"
-    of_rows = "test rows, only of these trained networks; --over-seeds: over seeds as well"
+    over = "seeds and test rows (Student's t); with one seed over test rows only"
+    of_rows = "test rows of these trained networks; --over-seeds: over seeds as well"
     output().print(f"intervals over {over if over_seeds else of_rows}")
 
 
@@ -206,7 +206,7 @@ def _percent(share: float | None) -> str:
 
 def _not_known(found: Sequence[Spread], varied: bool) -> str:
     """Return the end of a line: unknown shares of variance, and the sweeps that would show them."""
-    again = "sweeps of other names and other `seeds`"
+    again = "sweeps with other names and other `seeds`"
     missing = {
         "seeds (run with several `seeds`)": any(one.seeds is None for one in found),
         f"search ({again})": any(one.search is None for one in found),
@@ -236,7 +236,7 @@ def _check_apart(sweeps: Sequence[list[StudyResult]]) -> None:
                 if other.sweep_id != result.sweep_id:
                     raise InputError(
                         f"{result.recipe} has the same network in two of the sweeps; give each "
-                        "sweep `seeds` of its own, such as [0, 1, 2] and [10, 11, 12]"
+                        "sweep its own `seeds`, such as [0, 1, 2] and [10, 11, 12]"
                     )
 
 

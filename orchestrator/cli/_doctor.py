@@ -122,7 +122,7 @@ def _steps() -> Iterator[Finding]:
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         fault = _step(f"cuda:{index}")
-        remedy = "leave it out (CUDA_VISIBLE_DEVICES) and have it reset or replaced"
+        remedy = "hide it with CUDA_VISIBLE_DEVICES, and have it reset or replaced"
         yield Finding(f"GPU {index}", fault or "does a training step", remedy if fault else "")
 
 

@@ -100,7 +100,7 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
         held = ", ".join(f"{stage} {count}" for stage, count in at_once(plan, size).items())
         hours = fewest_hours(plan, previewed, size)
         least = "no estimate of the time" if hours is None else f"at least {duration(hours * HOUR)}"
-        console.print(f"on {many(size.nodes, 'node')}, at once at most: {held}; {least}")
+        console.print(f"on {many(size.nodes, 'node')}, at most at once: {held}; {least}")
     for missing in data.missing:
         console.print(missing)
     for task, copies in data.copies.items():

@@ -40,8 +40,8 @@ def _paths(out: Path, cells: "list[tuple[Study, Trial]]") -> list[Path]:
     if out.suffix == ENDING:
         if len(cells) > 1:
             raise InputError(
-                f"--out {out}: one file, {len(cells)} cells fit; name a folder, or choose by "
-                "--task, --recipe and --seed"
+                f"--out {out}: expected one cell for one file, got {len(cells)}; use a folder, or "
+                "select a cell with --task, --recipe and --seed"
             )
         return [out]
     from orchestrator.logits.files import make_folder
@@ -49,6 +49,8 @@ def _paths(out: Path, cells: "list[tuple[Study, Trial]]") -> list[Path]:
     stems = [f"{study.task}-{study.recipe}-seed-{trial.seed}" for study, trial in cells]
     names = [re.sub(r"[^\w.+-]+", "_", stem) + ENDING for stem in stems]
     if len(set(names)) < len(names):
-        raise InputError(f"--out {out}: cells of two tasks would be one file; choose by --task")
+        raise InputError(
+            f"--out {out}: cells of two tasks would have the same file name; select one with --task"
+        )
     folder = make_folder(out)
     return [folder / name for name in names]

@@ -27,7 +27,7 @@ def show_ranks(
     found = block_scores(results, metric)
     if control and control not in found.scores:
         there = ", ".join(found.scores)
-        raise InputError(f"--control {control!r} is not ranked; there are: {there}")
+        raise InputError(f"--control {control!r} is not among the ranked recipes: {there}")
     comparison = rank_comparison(found.scores, higher=shown.higher, control=control)
     if as_json:
         print_json({"metric": metric, **asdict(comparison), "incomplete": found.incomplete})
@@ -50,16 +50,17 @@ def _rank_lines(comparison: RankComparison, found: BlockScores, heading: str) ->
     for recipe, rank in comparison.ranks.items():
         yield f"  {rank:5.2f}  {recipe}{f'  {groups[recipe]}' if groups else ''}"
     if groups:
-        yield "recipes that share a letter cannot be told apart (all pairs, 5 %)"
+        yield "recipes that share a letter do not differ significantly (all pairs, 5 %)"
     friedman = comparison.friedman
-    yield f"Friedman, all alike: {'not testable' if friedman is None else f'p = {friedman:.4f}'}"
+    p = "not testable" if friedman is None else f"p = {friedman:.4f}"
+    yield f"Friedman test that all recipes are equal: {p}"
     if comparison.critical_difference is not None:
         width = comparison.critical_difference
         yield f"critical difference of average ranks (Nemenyi): {width:.2f}"
     yield from _pair_lines(comparison)
     for recipe, blocks in found.incomplete.items():
         listing = ", ".join("/".join(block) for block in blocks)
-        yield f"not ranked: {recipe} has no figure on {listing}"
+        yield f"not ranked: {recipe} has no test result on {listing}"
 
 
 def _pair_lines(comparison: RankComparison) -> Iterator[str]:
@@ -67,8 +68,8 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
     count = len(comparison.pairs)
     if not comparison.testable:
         more = comparison.needed - comparison.blocks
-        needs = f"; needs at least {more} more" if more > 0 else ""
-        few = f"too few blocks ({comparison.blocks}) for {count} pairs{needs}"
+        needs = f"; add at least {more} more" if more > 0 else ""
+        few = f"{comparison.blocks} blocks are too few for {count} pairs{needs}"
         yield f"{title}: not testable, {few}"
         return
     yield f"{title} for {count} pairs (* below 5%):"

@@ -30,7 +30,7 @@ def reproduce(run_id: str, tracking_uri: str, data_root: str, tolerance: float, 
         )
     output().print(_table(found))
     for remark in found.remarks:
-        echo(f"figures need not agree: {remark}")
+        echo(f"results may differ: {remark}")
     if found.equal:
         echo(f"equal: no figure differs by more than {found.tolerance:g}")
         return EQUAL

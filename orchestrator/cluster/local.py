@@ -245,7 +245,7 @@ def require_spanning(spec: SweepSpec) -> None:
     """Refuse a sweep whose executor computes on one machine only."""
     if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
-            f"executor: {spec.executor} computes on one machine; leave the key out for a cluster"
+            f"executor: {spec.executor} computes on one machine; remove the key to use a cluster"
         )
 
 

@@ -52,7 +52,7 @@ class Local(ExecutorKind):
             raise InputError(
                 f"resources.concurrent: executor `{cls.name}` gives each of "
                 f"{resources.concurrent} trials one GPU, and train.gpu is "
-                f"{resources.train.gpu:g}; leave concurrent out"
+                f"{resources.train.gpu:g}; remove concurrent"
             )
 
     @classmethod

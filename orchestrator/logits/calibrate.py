@@ -158,9 +158,9 @@ def _look_for_copies(name: str, fit: LogitRows, judge: LogitRows) -> None:
     )
     counts = f"{copies.test:,} of {copies.test_rows:,} rows to score are copies of rows to fit on"
     if copies.whole:
-        raise InputError(f"{name}: {counts}; give other rows to score or to fit on")
+        raise InputError(f"{name}: {counts}; use other rows to score or to fit on")
     if copies.test:
-        text = f"{name}: {counts}, so figures of calibrators may be too good"
+        text = f"{name}: {counts}, so results of calibrators may be too good"
         warnings.warn(text, DataNote, stacklevel=3)
 
 

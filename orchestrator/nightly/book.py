@@ -152,7 +152,9 @@ class Book:
                 owner.write_text(f"process {os.getpid()} on {os.uname().nodename}", "utf-8")
             except Timeout as error:
                 holder = named_owner() or "another process"
-                raise BusyError(f"another run is under way: {holder} holds {path}") from error
+                raise BusyError(
+                    f"another run is in progress: {holder} holds the lock {path}"
+                ) from error
             except OSError as error:
                 why = error.strerror or error
                 raise InputError(f"lock {path} cannot be written: {why}") from error
@@ -281,7 +283,7 @@ class BucketBook(Book):
     def held(self) -> Iterator[str]:
         """Lock all nights within the block, after making the folder and the bucket equal."""
         with answering():
-            self._lease.claim(lambda holder: BusyError(f"another run is under way: by {holder}"))
+            self._lease.claim(lambda holder: BusyError(f"another run is in progress: {holder}"))
         with self._lease:
             try:
                 with answering():

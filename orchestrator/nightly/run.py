@@ -97,7 +97,7 @@ class _Run:
             self._messages += self._publisher.publish(night)
             return
         why = "it was interrupted, and code, libraries, hardware or data have changed since"
-        self._messages.append(f"night {night.name} is given up: {why}")
+        self._messages.append(f"night {night.name} is abandoned: {why}")
         self._discard(night, spec)
         self._book.give_up(night, why)
 

@@ -120,7 +120,7 @@ def _epochs(
     if not torch.allclose(found[-1], trial.logits, rtol=0.0, atol=SAME):
         raise InputError(
             f"trial {recorded.number} of {recorded.study}: computed again, its logits differ (it "
-            "was computed by other code or on another machine); use no --every-epoch"
+            "was computed by other code or on another machine); run without --every-epoch"
         )
     return [*found[:-1], trial.logits]
 

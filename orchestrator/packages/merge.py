@@ -70,7 +70,10 @@ def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
         for sort, name, value in _determinants(package):
             first, other = known.setdefault((sort, name), (value, path.name))
             if first != value:
-                yield f"{sort} {name} of {other} and {path.name}: {first!s:.80}, {value!s:.80}"
+                yield (
+                    f"{sort} {name} of {other} and {path.name} differ: {first!s:.80} and "
+                    f"{value!s:.80}"
+                )
 
 
 def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:

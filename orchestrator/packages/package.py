@@ -248,7 +248,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
         if not MEMBER.fullmatch(name):
             raise InputError(f"the package has an unexpected file {name!r}")
     if len(set(names)) != len(names):
-        raise InputError("the package has a file twice")
+        raise InputError("the package contains a file twice")
 
 
 def _check_format(archive: zipfile.ZipFile, path: Path) -> None:

@@ -110,17 +110,17 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     first = outcome.finals()[0]
     studies = len({(judged.sweep, judged.study) for judged in outcome.judged})
     settings = outcome.settings
-    drawn = f"{settings.validation} drawn for each search, the others judge"
+    drawn = f"{settings.validation} drawn for each search, the others score its choice"
     rows = "resampled" if settings.resampled else drawn if settings.validation else "the same"
     return [
         *(
-            f"sweep {name}: its own settings repeat {sum(choice.same for choice in choices)} of "
-            f"{len(choices)} choices"
+            f"sweep {name}: with its own settings, the replay repeats "
+            f"{sum(choice.same for choice in choices)} of {len(choices)} choices"
             for name, choices in outcome.repeated.items()
         ),
         f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
         f"each by every strategy, validation rows {rows}; "
-        f"the published default tests {shown.show(first.default)}",
+        f"test {shown.heading} of the published default: {shown.show(first.default)}",
         "regret: difference from the recorded trial with the best test metric; distance: between "
         "a configuration and the recorded one whose results it got, the largest over its "
         "parameters, in % of the range",

@@ -177,7 +177,7 @@ def read_sweeps(
     for name in names or (() if ended else known):
         if name not in ended:
             raise InputError(
-                f"sweep {name!r} has not ended, and its choices must come before test data; "
+                f"sweep {name!r} has not ended, so not all of its choices are known; "
                 f"resume it with `{sweep_command('run --resume', known[name].path)}`"
             )
     found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]

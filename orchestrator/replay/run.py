@@ -176,7 +176,8 @@ def _check_rows(sweeps: Sequence[RecordedSweep], settings: ReplaySettings) -> No
         if settings.validation is not None and settings.validation >= rows:
             raise InputError(
                 f"validation: expected less than the {rows} validation and test rows of "
-                f"{study.plan.id}, since the other rows judge, got {settings.validation}"
+                f"{study.plan.id}, because choices are scored on the other rows, got "
+                f"{settings.validation}"
             )
 
 

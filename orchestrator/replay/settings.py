@@ -64,7 +64,9 @@ class ReplaySettings(BaseModel):
     @model_validator(mode="after")
     def _check_test(self) -> Self:
         if not self.test and self.validation is None:
-            raise ValueError("test: false needs validation, a number: the other rows judge")
+            raise ValueError(
+                "test: false needs `validation`, a number of rows: the other rows score choices"
+            )
         return self
 
     @property

@@ -54,7 +54,7 @@ class Control:
         if self._held != self._said:
             self._said = self._held
             command = sweep_command("resume", self._folder.path)
-            start = f"paused: nothing starts before `{command}`"
+            start = f"paused: no trial starts until `{command}`"
             self._say(start if self._held else "continues")
         return self._held
 

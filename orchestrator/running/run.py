@@ -105,7 +105,7 @@ def run_sweep(
     if address is not None:
         if not spans_machines:
             raise InputError(
-                f"executor: {spec.executor} computes on this machine; leave --address out"
+                f"executor: {spec.executor} computes on this machine; remove --address"
             )
         check_cluster(address)
     if spec.resources.portable and not spans_machines:
@@ -207,7 +207,7 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
         say(
             console,
             f"{missing} have not reached {spec.storage}; on this machine "
-            f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` sends them",
+            f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` uploads them",
         )
 
 

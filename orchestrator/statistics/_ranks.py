@@ -15,6 +15,7 @@ from orchestrator.statistics._letters import letters
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
+from trainables.common.words import many
 
 LEVEL = 0.05
 
@@ -41,7 +42,7 @@ class BlockScores:
     def unit(self) -> str:
         """Return the name of the blocks for users."""
         given = all(model == GIVEN for _, model in self.blocks)
-        return "tasks of logits" if given else "(dataset, model) blocks"
+        return "tasks of logits" if given else "blocks (combinations of data set and model)"
 
 
 def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
@@ -64,8 +65,8 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
         other = origins.setdefault((result.recipe, block), result)
         if other is not result:
             raise InputError(
-                f"{result.recipe} on {' and '.join(block)} twice: {other.task} of {other.sweep} "
-                f"and {result.task} of {result.sweep}; choose one"
+                f"{result.recipe} on {' and '.join(block)} has two results: {other.task} of "
+                f"{other.sweep} and {result.task} of {result.sweep}; choose one"
             )
         values = [row[metric] for row in result.test if metric in row]
         if result.status == "finished" and values and math.isfinite(score := fmean(values)):
@@ -75,8 +76,8 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     complete = {recipe: own for recipe, own in found.items() if not gaps[recipe]}
     if len(complete) < 2:
         raise InputError(
-            f"{len(complete)} recipes have a test {metric} on all of {len(blocks)} blocks; "
-            "ranks need at least 2"
+            f"{many(len(complete), 'recipe')} with test results ({metric}) for all of "
+            f"{len(blocks)} combinations of data set and model; a ranking needs at least 2"
         )
     incomplete = {recipe: missing for recipe, missing in gaps.items() if missing}
     return BlockScores(complete, tuple(blocks), incomplete, (min(counts), max(counts)))

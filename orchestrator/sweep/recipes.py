@@ -107,7 +107,7 @@ def _parse_given(text: str, variants: Mapping[str, str]) -> Recipe:
         return Recipe((GIVEN,))
     if not is_calibrator(variants.get(text, text)):
         raise InputError(
-            f"recipe {text!r}: tasks with logits take {GIVEN!r} and calibrators alone, such as "
+            f"recipe {text!r}: tasks with logits allow only {GIVEN!r} and calibrators, such as "
             f"'ts' or 'ets-cls'; calibrators: {', '.join(CALIBRATORS.names())}"
         )
     return Recipe((GIVEN,), None, text)

@@ -434,7 +434,9 @@ class ResourcesModel(_Strict):
         for stage in ("train", "refine", "calibrate") if self.portable else ():
             share = getattr(self, stage)
             if share.gpu or share.cpu > 1:
-                raise ValueError(f"portable is for one thread of a CPU; give {stage}: {{cpu: 1}}")
+                raise ValueError(
+                    f"portable needs one CPU thread per trial; use {stage}: {{cpu: 1}}"
+                )
         if self.portable and self.train.precision == "bfloat16":
             raise ValueError("portable computes in float32; delete train.precision: bfloat16")
         return self

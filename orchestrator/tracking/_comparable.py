@@ -87,8 +87,8 @@ def comparable_studies(
     if not kept:
         return [], ""
     if where.fingerprint != ANY:
-        _require_one(kept, _setting, _data, "ask for one with --fingerprint or of one sweep")
-    _require_one(kept, _rule, _rule, "ask for one with --tag, --since or --until, or of one sweep")
+        _require_one(kept, _setting, _data, "select one with --fingerprint, or one sweep")
+    _require_one(kept, _rule, _rule, "select one with --tag, --since or --until, or one sweep")
     return (kept, "") if where.code == ANY else _latest_code(kept)
 
 
@@ -125,8 +125,8 @@ def _latest_code(kept: Sequence[TrackedStudy]) -> tuple[list[TrackedStudy], str]
     same = [found for found in kept if found.study.code == code]
     others = [found for found in kept if found.study.code != code]
     left_out = (
-        f"from code {_short(code)}, the latest; left out: {_listing(others, _version)}; "
-        "ask with --code, or --code any for all"
+        f"from code {_short(code)}, the latest; excluded: {_listing(others, _version)}; "
+        "select another with --code, or all with --code any"
     )
     return same, left_out if others else ""
 

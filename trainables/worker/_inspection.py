@@ -36,12 +36,12 @@ class Inspection:
         for gpu, fault in other.gpus.items():
             return f"GPU {gpu}: {fault}"
         if other.nonce != self.nonce:
-            return "it does not see the storage"
+            return "it cannot read the storage"
         if name := altered_file(self.code, other.code):
-            return f"its {name} is not as here"
+            return f"its {name} differs from the driver's"
         for name, here in self.versions.items():
             if (there := other.versions.get(name)) != here:
-                return f"{name} is {there} there, {here} here"
+                return f"it has {name} {there}, the driver has {here}"
         return ""
 
 

@@ -93,8 +93,8 @@ class MlflowTracker(Tracker):
                 own = self.uri.startswith("http")  # A server chooses the place of its files.
                 if len(place) > MAX_PLACE and not own and sqlite_file(self.uri) is None:
                     raise RefusedError(
-                        f"artifacts at {place}: {len(place)} characters, and {redacted(self.uri)} "
-                        f"keeps at most {MAX_PLACE}; use a storage with a shorter path"
+                        f"artifacts at {place}: {len(place)} characters, but {redacted(self.uri)} "
+                        f"allows at most {MAX_PLACE}; use a storage with a shorter path"
                     )
                 made = self.client.create_experiment(
                     name, None if own else place, tags={names.KIND: kind}

@@ -205,7 +205,7 @@ def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
 def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
     alone = calsweep("plan", small).out.splitlines()
     there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "1").out.splitlines()
-    expected = "on 2 nodes, at once at most: train 2, calibrate 1; no estimate of the time"
+    expected = "on 2 nodes, at most at once: train 2, calibrate 1; no estimate of the time"
     assert [line for line in there if line not in alone] == [expected]
     told = json.loads(calsweep("plan", small, "--json", "--nodes", "2").out)["cluster"]
     assert told == {"nodes": 2, "at_once": {"train": 4, "calibrate": 1}, "hours": None}
@@ -235,7 +235,7 @@ def test_a_plan_refuses_what_no_node_can_hold(calsweep, small, options, message)
 
 def test_a_plan_of_one_machine_has_no_cluster(calsweep, small):
     small.write_text(f"{SMALL}executor: local\n")
-    told = "calsweep: executor: local computes on one machine; leave the key out for a cluster\n"
+    told = "calsweep: executor: local computes on one machine; remove the key to use a cluster\n"
     assert calsweep("plan", small, "--nodes", "2") == (2, "", told)
 
 

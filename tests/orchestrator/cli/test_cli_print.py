@@ -166,7 +166,7 @@ def test_a_reproduction_is_a_table_and_a_verdict(
     answer = calsweep("run", "--reproduce", "r1")
     lines = [line.strip() for line in answer.out.splitlines() if line.strip()]
     assert (answer.code, lines[0]) == (code, "ls on a/b/c, seed 7")
-    remarks = [f"figures need not agree: {remark}" for remark in found.remarks]
+    remarks = [f"results may differ: {remark}" for remark in found.remarks]
     assert lines[-3:] == [*remarks, verdict]
     head = [cell.strip() for cell in lines[2].strip("┃").split("┃")]
     assert head == ["metric", "recorded", "reproduced", "difference"]

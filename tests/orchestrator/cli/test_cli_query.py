@@ -89,7 +89,7 @@ def test_best_of_a_sweep_is_that_of_every_recipe(ask):
     refused = ask("best", "--promote")
     assert refused.code == 2
     assert refused.err == (
-        "calsweep: --promote takes the best of one recipe: name --task and --recipe\n"
+        "calsweep: --promote: expected one recipe on one task; add --task and --recipe\n"
     )
     unknown = ask("best", "--recipe", "fl").err
     assert unknown.startswith("calsweep: no recipe 'fl' on "), unknown

@@ -140,7 +140,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
     finally:
         process.kill()
         out = process.communicate()[0]
-    assert "paused: nothing starts before `calsweep resume far --storage " in out
+    assert "paused: no trial starts until `calsweep resume far --storage " in out
     assert "calsweep run --resume far" in out
     assert sweep_status(far).state == "interrupted"
     answer = calsweep("cancel", "far", "--storage", "store")

@@ -254,7 +254,7 @@ def test_a_sweep_for_one_machine_cannot_be_submitted(
     path.write_text(f"{path.read_text()}executor: local\n")
     assert main(["submit", *options, str(path)]) == 2
     assert capsys.readouterr().err == (
-        "calsweep: executor: local computes on one machine; leave the key out for a cluster\n"
+        "calsweep: executor: local computes on one machine; remove the key to use a cluster\n"
     )
     assert client.jobs == []
 

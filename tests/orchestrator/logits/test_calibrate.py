@@ -633,7 +633,7 @@ def test_rows_that_are_fitted_on_and_scored_are_counted_or_refused(tmp_path, npz
     rows = read_logits(npz).rows
     count = len(rows)
     told = f"{count} of {count} rows to score are copies of rows to fit on"
-    remedy = "give other rows to score or to fit on"
+    remedy = "use other rows to score or to fit on"
     assert capsys.readouterr().err == f"calsweep: {npz.stem}: {told}; {remedy}\n"
     path = tmp_path / "twice.npz"
     logits, labels = (torch.cat([part, part[:3]]).numpy() for part in (rows.logits, rows.labels))
@@ -643,4 +643,4 @@ def test_rows_that_are_fitted_on_and_scored_are_counted_or_refused(tmp_path, npz
         == 0
     )
     told = f"3 of {count - 10} rows to score are copies of rows to fit on"
-    assert f"twice: {told}, so figures of calibrators may be too good" in capsys.readouterr().err
+    assert f"twice: {told}, so results of calibrators may be too good" in capsys.readouterr().err

@@ -235,7 +235,7 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
         for named in (holder, "another process"):  # Which has not said yet who it is.
             with pytest.raises(BusyError) as refused, Book(tmp_path).held():
                 pass
-            expected = f"another run is under way: {named} holds {tmp_path / 'run.lock'}"
+            expected = f"another run is in progress: {named} holds the lock {tmp_path / 'run.lock'}"
             assert str(refused.value) == expected
             (tmp_path / "owner").unlink(missing_ok=True)
 

@@ -86,7 +86,7 @@ def test_one_machine_at_a_time(benchmark, told_sweep, on):
 
     def another(spec: SweepSpec) -> None:
         on("two")
-        with pytest.raises(BusyError, match=r"another run is under way: by .*process") as found:
+        with pytest.raises(BusyError, match=r"another run is in progress: .*process") as found:
             run_night(benchmark, SECOND)
         refused.append(str(found.value))
         on("one")

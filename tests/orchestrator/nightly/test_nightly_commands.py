@@ -346,7 +346,7 @@ def test_a_start_says_what_it_came_to(benchmark, start, capsys):
 @pytest.mark.parametrize(
     ("error", "told", "details"),
     [
-        (BusyError("another run is under way"), None, False),
+        (BusyError("another run is in progress"), None, False),
         (InputError("the disk\n is full"), "the disk is full", False),
         (OSError("the disk\n is full"), "OSError: the disk is full", True),
     ],
@@ -358,7 +358,7 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
     runs = start(code=4, outcome=error)
     assert runs.failures == ([f"2026-07-02: {told}"] if told else [])
     kept = benchmark.folder / "error.txt"
-    complaints = [f"could not run: {told}"] if told else ["another run is under way"]
+    complaints = [f"could not run: {told}"] if told else ["another run is in progress"]
     complaints += [f"details: {kept}"] if details else []
     complaints += ["the webhook is deaf"] if told else []
     errors = capsys.readouterr().err.splitlines()

@@ -174,7 +174,7 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     environment = night.facts["environment"]
     night.write(FACTS, {**night.facts, "environment": {**environment, other: "another"}})
     why = "it was interrupted, and code, libraries, hardware or data have changed since"
-    given_up = (f"night {FIRST} is given up: {why}",)
+    given_up = (f"night {FIRST} is abandoned: {why}",)
     outcome = run_night(benchmark, name)
     assert outcome.messages == (() if name == FIRST else given_up)
     assert outcome.night.record.environment == environment

@@ -53,14 +53,20 @@ def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
     assert [path.name for path in _paths(tmp_path, cells[:2])] == [
         *("a_b-ce-seed-0.npz", "a.b-ce-seed-0.npz"),
     ]
-    with pytest.raises(InputError, match=r"two tasks would be one file; choose by --task$"):
+    with pytest.raises(
+        InputError, match=r"two tasks would have the same file name; select one with --task$"
+    ):
         _paths(tmp_path, cells)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "one file, 6 cells fit; name a folder, or choose by --task, --recipe and --seed"),
+        (
+            (),
+            "expected one cell for one file, got 6; use a folder, or select a cell with --task, "
+            "--recipe and --seed",
+        ),
         (("--seed", "7"), "seed 7 has no cell measured; there are: 0, 1"),
         (("--recipe", "mbls"), "recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
     ],

@@ -299,7 +299,7 @@ def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixtur
         ("../outside.npz", b"", "an unexpected file '../outside.npz'"),
         ("/etc/passwd", b"", "an unexpected file"),
         ("test/run.py", b"", "an unexpected file"),
-        ("package.json", b"{}", "the package has a file twice"),
+        ("package.json", b"{}", "the package contains a file twice"),
         ("journals/other.jsonl", b"{}\n", "it does not match its checksum"),
         ("test/" + "0" * 64 + ".npz", b"", "belongs to no cell of the table"),
     ],

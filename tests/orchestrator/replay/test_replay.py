@@ -373,7 +373,10 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
         ),
         ("judge: refinement", "judge: input should be 'nll'"),
         ("", "the document is empty; a replay needs strategies$"),
-        ("test: false", "test: false needs validation, a number: the other rows judge$"),
+        (
+            "test: false",
+            "test: false needs `validation`, a number of rows: the other rows score choices$",
+        ),
         ("validation: 0", "validation: .* greater than or equal to 1, got 0"),
         ("searches: 0", "searches: .* greater than or equal to 1, got 0"),
         ("seed: -1", "seed: .* greater than or equal to 0, got -1"),

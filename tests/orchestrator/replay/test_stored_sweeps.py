@@ -137,7 +137,7 @@ def test_without_test_rows_nothing_is_measured_on_them(storage: Storage) -> None
         (
             ["one", "open"],
             [],
-            "sweep 'open' has not ended, and its choices must come before test data; ",
+            "sweep 'open' has not ended, so not all of its choices are known; ",
         ),
         ([], ["ts"], "no recipe 'ts' in sweep 'one'; there are: given, spline$"),
         ([], ["given"], r"can be replayed: rows\|given: nothing to search$"),
@@ -179,7 +179,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
     shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
     for _ in range(2):
         assert refusal(read_sweeps, alone) == (
-            "sweep 'open' has not ended, and its choices must come before test data; "
+            "sweep 'open' has not ended, so not all of its choices are known; "
             f"resume it with `calsweep run --resume open --storage {tmp_path}`"
         )
         with Journal(alone.sweep("open").journal) as journal:
@@ -324,7 +324,7 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     assert len(replay(storage, few, ["one"]).judged) == len(rows)
     assert refusal(replay, storage, few.model_copy(update={"validation": 160}), ["one"]) == (
         "validation: expected less than the 160 validation and test rows of rows|spline, since "
-        "the other rows judge, got 160"
+        "choices are scored on the other rows, got 160"
     )
 
 
@@ -581,7 +581,9 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         "distance": "3.4 %",
     }
     lines = notes(outcome)
-    assert lines[:2] == [f"sweep {name}: its own settings repeat 2 of 2 choices" for name in TRIALS]
+    assert lines[:2] == [
+        f"sweep {name}: with its own settings, the replay repeats 2 of 2 choices" for name in TRIALS
+    ]
     assert lines[2] == (
         "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
         f"default tests {first.default:.4f}"
@@ -596,8 +598,8 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     assert notes(replace(outcome, judged=more_studies))[2].startswith("3 studies, 2 searches")
     choices = [Repeated(STUDY, 1, replayed) for replayed in (1, 2, 1, None)]
     assert notes(replace(outcome, repeated={"two": choices, "one": choices[:1]}))[:2] == [
-        "sweep two: its own settings repeat 2 of 4 choices",
-        "sweep one: its own settings repeat 1 of 1 choices",
+        "sweep two: with its own settings, the replay repeats 2 of 4 choices",
+        "sweep one: with its own settings, the replay repeats 1 of 1 choices",
     ]
     skipped = {("one", STUDY): "gone", ("two", STUDY): "gone", ("two", "rows|ts"): "pixels"}
     assert notes(replace(outcome, skipped={**skipped, ("one", "rows|ets"): "pixels"}))[4:] == [
@@ -611,7 +613,7 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         ({"resample": True}, "validation rows resampled;"),
         (
             {"resample": True, "validation": 9},
-            "validation rows 9 drawn for each search, the others judge;",
+            "validation rows 9 drawn for each search, the others score its choice;",
         ),
     ):
         settings = outcome.settings.model_copy(update=change)

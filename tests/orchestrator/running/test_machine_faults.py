@@ -144,6 +144,6 @@ def test_node_with_other_code_computes_nothing(said: list[str]) -> None:
     assert said[2] == "{'good': 8}"
     told = f"{os.uname().nodename} is excluded from this run: "
     assert said[4:] == [
-        f"{told}its trainables/losses/ce.py is not as here",
+        f"{told}its trainables/losses/ce.py differs from the driver's",
         f"{told}trainables/losses/ce.py has changed since the sweep began",
     ]

@@ -203,7 +203,7 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
     output = capsys.readouterr()
     assert "--show ties: not computed from test rows alone: ood/auroc" in output.err
     assert main(["compare", "second", "--ranks", "--metric", "sure", *place]) == 0
-    assert "average rank by sure % ↓ over 1 (dataset, model) blocks" in capsys.readouterr().out
+    assert "average rank by sure % ↓ over 1 blocks (combinations of" in capsys.readouterr().out
     best = ["best", "second", "--task", "digits/tiny", "--recipe", "ls", "--json"]
     assert main([*best, "--storage", str(storage)]) == 0
     assert json.loads(capsys.readouterr().out)["validation"]["val_sure"] > 0

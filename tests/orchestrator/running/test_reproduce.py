@@ -264,7 +264,7 @@ def test_the_command_tells_equal_from_different(
     printed = capsys.readouterr().out
     assert "different: val_ece by -2.50e-01, more than 1e-06" in printed
     recorded = "train: recorded on Some GPU in float32, computed now on cpu in float32"
-    assert f"figures need not agree: {recorded}\n" in printed
+    assert f"results may differ: {recorded}\n" in printed
 
 
 def test_other_data_or_a_used_folder_are_refused(

@@ -322,7 +322,7 @@ def test_a_replay_trains_nothing(
     ]
     assert main([*command, "--markdown"]) == 0
     said = capsys.readouterr().out
-    assert "its own settings repeat 6 of 6 choices" in said
+    assert "with its own settings, the replay repeats 6 of 6 choices" in said
     assert "\n|---" in said.replace(" ", "")
     assert sorted(path for stage in stages for path in stage.glob("*/*")) == before
     searches = list(csv.DictReader((out / "searches.csv").open()))

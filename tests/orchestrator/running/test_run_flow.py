@@ -423,7 +423,9 @@ def test_what_is_refused_leaves_no_sweep(
 
     with pytest.raises(InputError, match="--address 'http://' has no host"):
         ran(spec, address="http://")
-    with pytest.raises(InputError, match=r"^executor: local computes on this machine; leave --add"):
+    with pytest.raises(
+        InputError, match=r"^executor: local computes on this machine; remove --add"
+    ):
         ran(spec.model_copy(update={"executor": "local"}), address="10.0.0.1:6379")
     with pytest.raises(InputError, match="no sweep 'flow'"):
         ran(spec, resume=True)

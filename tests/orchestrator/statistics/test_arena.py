@@ -194,13 +194,13 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     assert cells[1] == ["ts", "ab", "123", "63 [50; 75]", *figures, "0.000"]
     assert cells[2] == ["given", "", "0", "50 [50; 50]", *figures, ""]
     assert about == (
-        "2 networks (one, two), 4 tasks, 3 splits of each; gains are over 'given', above 0 is "
-        "better; strength: points of Elo over it, by the Bradley-Terry model of who has the lower "
-        "NLL; in brackets 95 % intervals, networks and splits resampled"
+        "2 networks (one, two), 4 tasks, 3 splits of each; gains are relative to 'given', above 0 "
+        "is better; strength: Elo points relative to it, by a Bradley-Terry model of the lower "
+        "NLL; in brackets: 95 % intervals from resampled networks and splits"
     )
     lacking, *absent = absent
-    assert lacking == "groups: not testable by NLL over networks; needs at least 6 more"
-    assert absent == ["left out: ets (NaN)", "left out: pts (lost)"]
+    assert lacking == "groups: too few networks for a test by NLL; add at least 6 more"
+    assert absent == ["excluded: ets (NaN)", "excluded: pts (lost)"]
     show_arena(made_up, "csv")
     head, first, second = csv.reader(capsys.readouterr().out.splitlines())
     assert head == list(FIELDS)

@@ -156,7 +156,7 @@ def test_which_to_deploy_is_five_lines_a_task(results, command_on):
     told = json.loads(calsweep("compare", "s", "--question", "deploy", "--draws", 20, "--json")[1])
     assert [f"{line['topic']}: {line['text']}" for line in told] == lines
     refused = calsweep("compare", "s", "--question", "deploy", "--metric", "acc")
-    told = "calsweep: --question deploy has its own metrics; leave --metric out\n"
+    told = "calsweep: --question deploy has its own metrics; remove --metric\n"
     assert refused == (2, "", told)
 
 
@@ -242,7 +242,7 @@ def test_repeated_sweeps_are_told_apart_or_asked_for(evaluated, made_up, command
     first, second = sweep(1), sweep(2)
     words = ("compare", "s", "--question", "spread", "--metric", "nll", "--draws", 50)
     out = command_on([first])(*words)[1]
-    again = "(sweeps of other names and other `seeds`"
+    again = "(sweeps with other names and other `seeds`"
     assert out.splitlines()[-1] == (
         f"shares of the variance of one network; not known: search {again}), "
         f"splits {again}, with another `split: {{seed: 1}}`)"

@@ -188,7 +188,7 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
         ),
         (
             ("compare", "s", "--ranks", "--control", "mbls"),
-            "--control 'mbls' is not ranked; there are: ce, ce+ts, ls",
+            "--control 'mbls' is not among the ranked recipes: ce, ce+ts, ls",
         ),
         (
             ("compare", "s", "--ranks", "--out", "cd.txt"),

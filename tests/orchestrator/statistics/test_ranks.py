@@ -290,7 +290,10 @@ def test_only_finite_figures_of_finished_studies_are_ranked():
     found = block_scores(results, "ece")
     assert set(found.scores) == {"ce", "ls"}
     assert set(found.incomplete) == {"fl", "dfl", "au"}
-    assert (found.blocks, found.unit) == ((("digits", "convnet"),), "(dataset, model) blocks")
+    assert (found.blocks, found.unit) == (
+        (("digits", "convnet"),),
+        "blocks (combinations of data set and model)",
+    )
 
 
 def test_tasks_of_given_logits_are_blocks_of_their_own():
@@ -304,7 +307,10 @@ def test_tasks_of_given_logits_are_blocks_of_their_own():
     assert found.unit == "tasks of logits"
     mixed = [*results, *(study(recipe, "", 0.1, task="own") for recipe in ("given", "ts"))]
     found = block_scores(mixed, "ece")
-    assert (found.blocks[-1], found.unit) == (("own", "convnet"), "(dataset, model) blocks")
+    assert (found.blocks[-1], found.unit) == (
+        ("own", "convnet"),
+        "blocks (combinations of data set and model)",
+    )
 
 
 def test_blocks_that_cannot_be_ranked_are_one_line():
@@ -314,9 +320,12 @@ def test_blocks_that_cannot_be_ranked_are_one_line():
     )
     with pytest.raises(InputError) as refused:
         block_scores([study("ce", "digits", 0.1), study("ce", "svhn", 0.1)], "ece")
-    told = "1 recipes have a test ece on all of 2 blocks; ranks need at least 2"
+    told = (
+        "1 recipe with test results (ece) for all of 2 combinations of data set and model; a "
+        "ranking needs at least 2"
+    )
     assert str(refused.value) == told
     pair = [study(recipe, "digits", 0.1) for recipe in ("ce", "ls")]
     lost = [study(recipe, "svhn", status="failed") for recipe in ("ce", "ls")]
-    with pytest.raises(InputError, match=r"^0 recipes have a test ece on all of 2 blocks; "):
+    with pytest.raises(InputError, match=r"^0 recipes with test results \(ece\) for all of 2 comb"):
         block_scores([*pair, *lost], "ece")

@@ -105,7 +105,7 @@ ORDER = "write method[+refinement][+calibrator]"
         (
             "mbls-wide",
             True,
-            "recipe 'mbls-wide': tasks with logits take 'given' and calibrators alone, such as "
+            "recipe 'mbls-wide': tasks with logits allow only 'given' and calibrators, such as "
             f"'ts' or 'ets-cls'; calibrators: {', '.join(CALIBRATORS.names())}",
         ),
     ],

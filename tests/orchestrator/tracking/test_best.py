@@ -119,8 +119,8 @@ def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     assert [run.rank.objective for run in ask(top=2)] == [0.0, 0.2]
 
 
-BY_DATA = "fingerprint f1, convnet by p", "--fingerprint or of one sweep"
-BY_RULE = "val_ece with accuracy tolerance 0.01", "--tag, --since or --until, or of one sweep"
+BY_DATA = "fingerprint f1, convnet by p", "--fingerprint, or one sweep"
+BY_RULE = "val_ece with accuracy tolerance 0.01", "--tag, --since or --until, or one sweep"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_studies_that_differ_are_not_ranked_together(sweeps, ask, writer, change
     before, remedy = kind
     assert str(refusal.value) == (
         f"studies of 'ce' on {writer.sweep!r} differ and cannot be ranked together: "
-        f"{before} ({first.sweep}); {told} ({second.sweep}); ask for one with {remedy}"
+        f"{before} ({first.sweep}); {told} ({second.sweep}); select one with {remedy}"
     )
     assert [run.trial.objective for run in ask(sweep=first.sweep)] == [0.5]
 
@@ -204,7 +204,7 @@ def test_only_the_latest_code_counts_and_other_versions_are_named(sweeps, ask):
     sweeps([0.2], code="b2", day=2)
     (best,) = ask()
     assert (best.trial.objective, best.trial.code) == (0.2, "b2")
-    assert best.note.startswith("from code b2, the latest; left out: code a1 of ")
+    assert best.note.startswith("from code b2, the latest; excluded: code a1 of ")
     assert old.sweep in best.note
     assert [(run.trial.objective, run.note) for run in ask(code="a")] == [(0.1, "")]
     assert [run.trial.objective for run in ask(top=3)] == [0.2, 0.3]
@@ -221,11 +221,11 @@ def test_excluded_studies_are_listed_by_kind_with_some_sweeps(sweeps, ask):
         datetime.fromtimestamp(1_800_000_000 + day * 86_400).strftime("%Y-%m-%d") for day in (0, 3)
     ]
     assert best.note == (
-        f"from code {'c' * 12}, the latest; left out: "
+        f"from code {'c' * 12}, the latest; excluded: "
         f"code {'a' * 12} of {days[0]} ({', '.join(old)}); "
         f"code {'b' * 12}-dirty of {days[1]} ({', '.join(dirty[:3])} and 2 more); "
         f"code {'d' * 12} of {days[1]} ({again[0]}); "
-        "ask with --code, or --code any for all"
+        "select another with --code, or all with --code any"
     )
 
 
@@ -241,7 +241,7 @@ def test_a_prefix_that_fits_several_does_not_mix_them(sweeps, ask):
     sweeps([0.3], code="a2", day=1)
     (best,) = ask(code="a")
     assert best.trial.objective == 0.3
-    assert best.note.startswith("from code a2, the latest; left out: code a1 of ")
+    assert best.note.startswith("from code a2, the latest; excluded: code a1 of ")
     sweeps([0.2], code="a2", day=2, fingerprint="f2", setting="s2")
     with pytest.raises(InputError, match="cannot be ranked together"):
         ask(fingerprint="f")

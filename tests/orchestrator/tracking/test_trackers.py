@@ -116,7 +116,7 @@ def test_only_a_remote_database_limits_the_length_of_paths(uri, length, tmp_path
         with pytest.raises(RefusedError) as refusal:
             MlflowTracker(uri).open_experiment("a b.c-d", root)
         assert str(refusal.value) == (
-            f"artifacts at file://{root}/a_b.c-d: 158 characters, and {uri} keeps at most 157; "
+            f"artifacts at file://{root}/a_b.c-d: 158 characters, but {uri} allows at most 157; "
             "use a storage with a shorter path"
         )
         return
