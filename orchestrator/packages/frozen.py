@@ -105,9 +105,11 @@ class FileStorage(Storage):
         lacks: A message about data that the file does not include.
     """
 
-    def __init__(self, folder: Path, path: Path, package: Package, rows: pq.ParquetFile) -> None:
+    def __init__(
+        self, folder: Path, path: Path, package: Package, mapped: mmap.mmap, rows: pq.ParquetFile
+    ) -> None:
         super().__init__(folder)
-        self.lacks, self._path, self._rows = NO_INPUTS, path, rows
+        self.lacks, self._path, self._mapped, self._rows = NO_INPUTS, path, mapped, rows
         self._cells = package.cells
         self._groups = {c.trial.predictions: n for n, c in enumerate(self._cells)}
         if rows.metadata.num_row_groups != len(self._cells):
@@ -152,6 +154,9 @@ class FileStorage(Storage):
             yield
         except MALFORMED as error:
             raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
+        finally:
+            pa.default_memory_pool().release_unused()
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _columns(self, table: pa.Table) -> dict[str, NDArray[Any]]:
         # ``to_numpy`` and ``pa.table`` would import pandas, which takes a second. ``from_dlpack``
@@ -187,10 +192,10 @@ def opened_file(path: Path) -> Iterator[FileStorage]:
         try:
             take_out(archive, folder, [PAGE, *journals])
             package = Package(folder)
-            rows = _parquet(path, archive.getinfo(PREDICTIONS))
+            mapped, rows = _parquet(path, archive.getinfo(PREDICTIONS))
             for ledger in package.ledgers:
                 _place(ledger, folder)
-            storage = FileStorage(folder, path, package, rows)
+            storage = FileStorage(folder, path, package, mapped, rows)
         except (*MALFORMED, RuntimeError, zlib.error) as error:
             raise InputError(f"{path} is damaged: {error}") from error
         yield storage
@@ -226,7 +231,7 @@ def _place(ledger: Ledger, folder: Path) -> None:
     os.link(folder / PAGE, sweep.report)
 
 
-def _parquet(path: Path, member: zipfile.ZipInfo) -> pq.ParquetFile:
+def _parquet(path: Path, member: zipfile.ZipInfo) -> tuple[mmap.mmap, pq.ParquetFile]:
     """Map a member of the file into memory, so that only the necessary parts are read."""
     if member.compress_type != zipfile.ZIP_STORED:
         raise InputError(f"{member.filename} is compressed, so its parts cannot be read")
@@ -235,4 +240,4 @@ def _parquet(path: Path, member: zipfile.ZipInfo) -> pq.ParquetFile:
     lengths = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
     start = member.header_offset + LOCAL_HEADER.size + sum(lengths)
     content = memoryview(mapped)[start : start + member.file_size]
-    return pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
+    return mapped, pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))

@@ -58,8 +58,6 @@ class _View:
         self._templates = environment(served=True)
         own = {"title": title, "reason_or_parameters": _pages.reason_or_parameters}
         self._templates.globals |= own
-        for name in self._templates.list_templates(["html"]):
-            self._templates.get_template(name)  # Compile now, not during the first request.
 
     def routes(self) -> dict[str, Callable[[Request], Response]]:
         return {
@@ -82,6 +80,8 @@ class _View:
         """Read growing journals in the background, so that pages are fast."""
 
         async def read_on() -> None:
+            await anyio.sleep(FOLLOW_SECONDS)
+            await anyio.to_thread.run_sync(self._compile)
             while True:
                 with suppress(InputError):  # Pages report a storage that does not answer.
                     await anyio.to_thread.run_sync(self._book.read_on)
@@ -91,6 +91,11 @@ class _View:
             tasks.start_soon(read_on)
             yield
             tasks.cancel_scope.cancel()
+
+    def _compile(self) -> None:
+        """Compile all templates; before the first page this would take a third of a second."""
+        for name in self._templates.list_templates(["html"]):
+            self._templates.get_template(name)
 
     def _asset(self, name: str, kind: str) -> Callable[[Request], Response]:
         text = str(self._templates.globals[name])

@@ -125,7 +125,11 @@ class RowPages:
             "study": study,
             "selection": selection,
             "task": sweep.tasks.index(study.task),
-            "rows": rows,
+            # No arrays of all rows: the template's context lives until Python's garbage collection.
+            "total": len(rows),
+            "classes": rows.classes,
+            "accuracy": rows.right.mean(),
+            "error": rows.curve.error,
             "bins": _bins(rows.curve),
             "diagram": reliability_diagram(
                 rows.curve, addresses=[f"{selection.to(bin=each)}#rows" for each in range(BINS)]

@@ -246,16 +246,18 @@ def _rows_of_columns(columns: Mapping[str, NDArray[Any]]) -> CellRows:
         columns[name] for name in ("label", "prediction", "bin", "confidence")
     )
     sums = bin_table(bins, confidence, labels == predicted, BINS)
+    classes = 1 + int(max(labels.max(), predicted.max()))
+    small = np.min_scalar_type(classes)
     return CellRows(
-        labels,
-        predicted,
+        labels.astype(small),
+        predicted.astype(small),
         confidence,
         columns["confidence_in_label"],
         bins,
         numbers=columns.get("row"),
         images=None,
         curve=_curve(sums[None]),
-        classes=1 + int(max(labels.max(), predicted.max())),
+        classes=classes,
     )
 
 

@@ -2,8 +2,10 @@
 
 import io
 import json
+import mmap
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -244,6 +247,16 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
         assert all(study.recipe in sweep.text for study, _ in cells)
 
 
+def test_rows_of_a_file_leave_none_of_it_in_memory(file: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copy(file, tmp_path))
+    with opened_file(own) as packed:
+        for key in packed._groups:
+            rows = RowBook(packed).read(key)
+            assert rows.labels.dtype == rows.predicted.dtype == np.uint8
+        maps = psutil.Process().memory_maps()
+        assert [each.rss for each in maps if each.path == str(own)] == [0]
+
+
 def test_ui_says_where_the_diagrams_of_a_file_are(file: Path) -> None:
     with opened_file(file) as packed:
         client = TestClient(application(Book(packed), "t"), base_url="http://127.0.0.1:8720")
@@ -281,7 +294,9 @@ def test_a_row_is_found_by_its_number(
         study=SimpleNamespace(model=model), trial=SimpleNamespace(predictions="key")
     )
     rows = pq.ParquetFile(tmp_path / "rows")
-    storage = frozen.FileStorage(tmp_path, tmp_path, SimpleNamespace(cells=[cell]), rows)  # type: ignore[arg-type]
+    storage = frozen.FileStorage(
+        tmp_path, tmp_path, SimpleNamespace(cells=[cell]), mmap.mmap(-1, 1), rows
+    )  # type: ignore[arg-type]
     book = RowBook(storage)
     every = book.read("key")
     for place, number in enumerate(found):

@@ -1,10 +1,12 @@
 """The test rows behind a figure: bins, filters, order, pictures and their addresses."""
 
 import base64
+import gc
 import io
 import re
 import shutil
 import time
+import weakref
 from html import unescape
 from urllib.parse import urljoin
 
@@ -17,7 +19,7 @@ from starlette.testclient import TestClient
 
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
-from orchestrator.view.server import Book, application
+from orchestrator.view.server import Book, _rows, application
 from orchestrator.view.server._inputs import show_input
 from orchestrator.view.server._row_pages import Measured, RowPages
 from orchestrator.view.server._rows import RowBook, largest_first
@@ -313,6 +315,28 @@ def test_unknown_columns_are_named(client, metrics: str, text: str) -> None:
     answer = client.get(f"/sweeps/s?metrics={metrics}")
     assert answer.status_code == 404
     assert text in unescape(answer.text)
+
+
+def test_a_page_does_not_keep_the_rows_that_the_cache_has_dropped(kept, monkeypatch) -> None:
+    read, seen = _rows._rows_in, []
+
+    def reading(path):
+        rows = read(path)
+        seen.append(weakref.ref(rows))
+        return rows
+
+    monkeypatch.setattr(_rows, "KEPT", 1)
+    monkeypatch.setattr(_rows, "_rows_in", reading)
+    client = opened(kept[0])
+    client.get("/sweeps/s/studies/0/rows")  # Compiles the template.
+    gc.collect()
+    seen.clear()
+    gc.disable()
+    try:
+        assert client.get("/sweeps/s/studies/0/rows?sort=disagreement").status_code == 200
+        assert [rows() for rows in seen] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:
