@@ -1,16 +1,14 @@
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport
-from trainables.calibrators._minimize import MappedLoss, lbfgs
+from trainables.calibrators._minimize import lbfgs, residuals_in_place
 from trainables.calibrators._mixing import MixedCalibrator
-from trainables.calibrators.objectives import build_objective
 from trainables.common.fields import fitted
-from trainables.common.logit_rows import find_masked, raise_masked
+from trainables.common.logit_rows import find_masked, raise_masked, row_blocks
 
 IMPOSSIBLE = -1e6  # Logit of a masked class during the fit.
 
@@ -32,32 +30,65 @@ class MonotonicConstrainedTransformation(MixedCalibrator):
     steps: Tensor = fitted()
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
-        classes = logits.shape[1]
-        start = torch.zeros(2, classes, dtype=torch.float64, device=logits.device)
+        start = torch.zeros(2, logits.shape[1], dtype=torch.float64, device=logits.device)
         start[0, 0] = 1  # The identity.
-        loss = MappedLoss(transform, logits, labels, build_objective("ce"))
-        weights = loss.row_weights(start.new_zeros(len(labels)))
-        evaluate = partial(loss.evaluate, weights=weights)
-        (self.steps,), report = lbfgs(evaluate, [start], bounds=[(0.0, None)] * start.numel())
+        loss = RankedLoss(logits, labels)
+        (self.steps,), report = lbfgs(loss.evaluate, [start], bounds=[(0.0, None)] * start.numel())
         return report
 
     def _transform_alone(self, logits: Tensor) -> Tensor:
-        return transform([self.steps.to(logits.device)], logits)
+        return transform(self.steps.to(logits.device), logits)
 
     def _summary(self) -> dict[str, float]:
         slopes, biases = self.steps.cumsum(1)
         return {
+            "share": float(self.share),
             "slope_min": float(slopes[0]),
             "slope_max": float(slopes[-1]),
             "bias_range": float(biases[-1] - biases[0]),
         }
 
 
-def transform(parameters: Sequence[Tensor], logits: Tensor) -> Tensor:
+class RankedLoss:
+    """Mean negative log-likelihood of labels (N,), whose logits (N, K) are sorted only once."""
+
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        masked = find_masked(logits)
+        self._ascending, order = raise_masked(logits, masked).sort(dim=1, stable=True)
+        self._ranks = (order == labels.unsqueeze(1)).long().argmax(1)
+        self._masked = None if masked is None else masked.gather(1, order)
+
+    def evaluate(self, parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
+        """Return the loss and its gradient by the steps of slopes and biases, (2, K)."""
+        total, slopes = 0.0, torch.zeros_like(parameters[0])
+        for part in row_blocks(self._ascending):
+            values, ranks = above_smallest(self._ascending[part].double()), self._ranks[part]
+            mapped = by_rank(parameters[0], values)
+            if self._masked is not None:
+                mapped.masked_fill_(self._masked[part], IMPOSSIBLE)
+            residuals, losses = residuals_in_place(mapped, ranks)
+            total += float(losses.sum())
+            slopes[1] += residuals.sum(0)
+            slopes[0] += residuals.mul_(values).sum(0)
+        count = len(self._ranks)
+        return total / count, [slopes.flip(1).cumsum(1).flip(1) / count]
+
+
+def above_smallest(ascending: Tensor) -> Tensor:
+    """Return sorted rows (N, K) with a smallest value of 0."""
+    return ascending - ascending[:, :1]
+
+
+def by_rank(steps: Tensor, values: Tensor) -> Tensor:
+    """Return sorted values (N, K) times the slope of their rank plus its bias."""
+    slopes, biases = steps.cumsum(1)
+    return torch.addcmul(biases, slopes, values)
+
+
+def transform(steps: Tensor, logits: Tensor) -> Tensor:
     """Return the log-probabilities (N, K) of logits, given steps of slopes and biases, (2, K)."""
     masked = find_masked(logits)
     ascending, order = raise_masked(logits, masked).sort(dim=1, stable=True)
-    slopes, biases = parameters[0].cumsum(1)
-    mapped = slopes * (ascending - ascending[:, :1]) + biases
-    rows = torch.zeros_like(mapped).scatter(1, order, mapped)
+    mapped = by_rank(steps, above_smallest(ascending))
+    rows = torch.empty_like(mapped).scatter_(1, order, mapped)
     return F.log_softmax(rows if masked is None else rows.masked_fill(masked, IMPOSSIBLE), dim=1)

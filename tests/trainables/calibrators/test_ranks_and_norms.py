@@ -5,8 +5,10 @@ import pytest
 import scipy.optimize
 import torch
 from scipy.special import log_softmax
+from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator
+from trainables.calibrators.mcct import RankedLoss, transform
 from trainables.contracts import draw_rows
 
 ROWS = draw_rows(rows=250, classes=4)
@@ -40,6 +42,24 @@ def test_slopes_and_biases_of_ranks_are_those_of_a_constrained_solver() -> None:
     calibrated = build_calibrator("mcct", variant="paper").fit(*ROWS)(ROWS[0]).numpy()
     assert nll(calibrated, labels) == pytest.approx(found.fun, abs=1e-6)
     np.testing.assert_allclose(calibrated, sorted_map(found.x, logits), atol=3e-3)
+
+
+def test_the_loss_and_its_gradient_are_those_of_the_map() -> None:
+    logits, labels = (rows[:40].clone() for rows in ROWS)
+    logits[:5, 2], labels[:5] = -np.inf, 1
+    steps = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)).double()
+    steps.requires_grad_()
+    expected = F.nll_loss(transform(steps, logits), labels)
+    loss, (gradient,) = RankedLoss(logits, labels).evaluate([steps.detach()])
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, steps)[0])
+
+
+def test_the_summary_has_the_share_of_the_map() -> None:
+    fitted = build_calibrator("mcct").fit(*ROWS)
+    assert fitted.summary()["share"] == pytest.approx(float(fitted.share))
+    assert 0 <= fitted.summary()["share"] < 1
+    assert build_calibrator("mcct", variant="paper").fit(*ROWS).summary()["share"] == 1
 
 
 def test_the_order_within_every_row_is_kept() -> None:
