@@ -492,6 +492,10 @@ class History:
         self.undisturbed()
         if steps[0] not in ("kill", "stop", "cancel", "pause", "double"):
             self.finish()
+        self.takes(steps)
+
+    def takes(self, steps: Sequence[str]) -> None:
+        """Take steps, one after the other."""
         for name in steps:
             self.log.append(f"# {name}")
             self.steps.append(name)
