@@ -25,6 +25,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
         "read",
         "kill",
         "stop",
+        "cancel",
         "pause",
         "double",
         "again",

@@ -1,5 +1,8 @@
 """Live one history of a sweep, step by step, and hold each step against docs/promises.md."""
 
+from __future__ import annotations
+
+import copy
 import csv
 import io
 import json
@@ -77,6 +80,14 @@ class History:
         self.place, self.ended, self.calm, self.seconds = self.spec["storage"], 0, "", 5.0
         self.moved, self.steps = False, ["run"]
         self.steady = row["scheduler"] == "none"
+
+    def copied(self, folder: Path, door: Door) -> History:
+        """Return a copy in another folder, whose commands another server runs."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        found = copy.copy(self)
+        found.folder, found.door, found.log = folder, door, [*self.log]
+        found.rng = random.Random(6)
+        return found
 
     @property
     def store(self) -> Path:
@@ -281,14 +292,20 @@ class History:
     def stop(self) -> None:
         """A stopped sweep prints the command that resumes it."""
         self.another()
-        kind, running = self.rng.choice([signal.SIGINT, signal.SIGTERM, None]), self.begin()
-        if kind is None:
-            self.call("cancel", self.spec["name"], *self.storage, codes=(0, 2))
-        told = running.wait() if kind is None else running.kill(kind)
-        self.checked(told, (130, 143, 0, -2, -15))
+        kind = self.rng.choice([signal.SIGINT, signal.SIGTERM])
+        told = self.checked(self.begin().kill(kind), (130, 143, 0, -2, -15))
         self.status()
         if told.code == 130 and self.ended and not self.follow(told):
             self.broken(f"no remedy: {told.out}{told.err}")
+        self.finish()
+
+    def cancel(self) -> None:
+        """A cancelled sweep can be resumed."""
+        self.another()
+        running = self.begin()
+        self.call("cancel", self.spec["name"], *self.storage, codes=(0, 2))
+        self.checked(running.wait(), (130, 0))
+        self.status()
         self.finish()
 
     def pause(self) -> None:
@@ -320,14 +337,12 @@ class History:
     def double(self) -> None:
         """A sweep that is run twice at once is computed once."""
         self.another()
-        together = self.rng.random() < 0.5
-        first = self.door.start(self.starting(), self.folder) if together else self.begin()
-        second = self.door.start(self.starting(), self.folder)
-        found = [self.checked(running.wait(), (0, 2)) for running in (first, second)]
+        both = [self.door.start(self.starting(), self.folder) for _ in range(2)]
+        found = [self.checked(running.wait(), (0, 2)) for running in both]
         refusals = [told for told in found if told.code == 2]
         for told in refusals:
             self.refused(told)
-        if together and len(refusals) != 1:
+        if len(refusals) != 1:
             self.broken(f"{len(refusals)} of two simultaneous runs were refused")
         self.finish()
 
@@ -475,8 +490,12 @@ class History:
     def through(self, steps: Sequence[str]) -> None:
         """Live through steps."""
         self.undisturbed()
-        if steps[0] not in ("kill", "stop", "pause", "double"):
+        if steps[0] not in ("kill", "stop", "cancel", "pause", "double"):
             self.finish()
+        self.takes(steps)
+
+    def takes(self, steps: Sequence[str]) -> None:
+        """Take steps, one after the other."""
         for name in steps:
             self.log.append(f"# {name}")
             self.steps.append(name)

@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,14 +31,28 @@ HISTORIES = {
 ROOT = Path(__file__).parents[2]
 PLANTED = json.loads((Path(__file__).parent / "planted.json").read_text(encoding="utf-8"))
 
-QUICK = {
-    **FAST,
-    "plugin": "calibrator",
-    "storage": "blank",
-    "key": "seeds",
-    "option": "none",
-    "calibrator": "ts",
-    "sampler": "random",
+# Bugs are planted for these sweeps: the first is quick, the second is trained in processes.
+SWEEPS = {
+    "quick": {
+        **FAST,
+        "plugin": "calibrator",
+        "storage": "percent",
+        "calibrator": "ts",
+        "sampler": "random",
+        "option": "none",
+        "key": "seeds",
+    },
+    "trained": {
+        **FAST,
+        "executor": "processes",
+        "plugin": "library",
+        "storage": "percent",
+        "data": "npz",
+        "calibrator": "ts",
+        "sampler": "random",
+        "option": "lowest",
+        "key": "keep",
+    },
 }
 
 
@@ -80,22 +94,45 @@ def test_a_short_history(seed: int, door: Door, tmp_path: Path) -> None:
     History({**draw.row_of(seed), **HISTORIES[seed]}, seed, tmp_path / "history", door).live(2)
 
 
+def copied(folder: Path, bug: dict[str, str]) -> Path:
+    """Return a copy of the product with a bug."""
+    for room in ("calsweep", "orchestrator", "search_spaces", "trainables"):
+        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    if bug:
+        text = (folder / bug["file"]).read_text(encoding="utf-8")
+        assert text.count(bug["old"]) == 1, "the code of this bug has changed"
+        (folder / bug["file"]).write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
+    return folder
+
+
+def opened(folder: Path, bug: dict[str, str]) -> Door:
+    """Return a server of the commands of such a copy."""
+    (folder / "scratch").mkdir(parents=True)
+    return Door(folder / "scratch", code=copied(folder / "code", bug))
+
+
+@cache
+def lived(name: str, folder: Path) -> History:
+    """Return a sweep that code without a bug has finished."""
+    door = opened(folder, {})
+    found = History({**SWEEPS[name], "command": "read"}, 6, folder / "history", door)
+    found.undisturbed()
+    found.finish()
+    door.close()
+    return found
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("bug", PLANTED, ids=[bug["between"] for bug in PLANTED])
-def test_a_planted_bug_is_found(bug: dict[str, Any], tmp_path: Path) -> None:
-    code, scratch = tmp_path / "code", tmp_path / "scratch"
-    scratch.mkdir()
-    for room in ("calsweep", "orchestrator", "search_spaces", "trainables"):
-        shutil.copytree(ROOT / room, code / room, ignore=shutil.ignore_patterns("__pycache__"))
-    file = code / bug["file"]
-    text = file.read_text(encoding="utf-8")
-    assert text.count(bug["old"]) == 1, "the code of this bug has changed"
-    file.write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
-    planted = Door(scratch, code=code)
-    row = {**QUICK, **bug["row"], "command": bug["steps"][0]}
+def test_a_planted_bug_is_found(
+    bug: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = lived(bug["sweep"], tmp_path_factory.getbasetemp() / bug["sweep"])
+    door = opened(tmp_path, bug)
+    history = before.copied(tmp_path / "history", door)
     with pytest.raises(Broken):
-        History(row, 6, tmp_path / "history", planted).through(bug["steps"])
-    planted.close()
+        history.takes(bug["steps"].split())
+    door.close()
 
 
 @pytest.mark.long
