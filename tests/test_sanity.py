@@ -31,9 +31,7 @@ def plain(laboratory: Laboratory) -> Outcome:
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_a_method_learns_and_differs_from_cross_entropy(
-    name: str, laboratory: Laboratory, plain: Outcome
-) -> None:
+def test_a_method_learns_and_differs_from_cross_entropy(name, laboratory, plain):
     own = {"every": 3} if name == "cape" else {}  # Else it acts in the last epoch only.
     outcome = laboratory.compute("train", {name: own}, TRAINING)
     assert outcome.accuracy > 0.8
@@ -42,9 +40,7 @@ def test_a_method_learns_and_differs_from_cross_entropy(
 
 
 @pytest.mark.parametrize("name", REFINEMENTS.names())
-def test_a_refinement_learns_and_differs_from_what_it_refines(
-    name: str, laboratory: Laboratory, plain: Outcome
-) -> None:
+def test_a_refinement_learns_and_differs_from_what_it_refines(name, laboratory, plain):
     outcome = laboratory.compute("refine", {name: {"epochs": 20}}, TRAINING, plain.artifact())
     assert outcome.accuracy > 0.8
     assert not torch.allclose(outcome.logits, plain.logits, rtol=1e-2, atol=1e-2)
@@ -73,9 +69,7 @@ def test_confidence_falls(name: str, few: Laboratory, overconfident: Outcome) ->
     assert outcome.accuracy > 0.8
 
 
-def test_the_entropy_penalty_lowers_confidence_as_far_as_its_weight(
-    few: Laboratory, overconfident: Outcome
-) -> None:
+def test_the_entropy_penalty_lowers_confidence_as_far_as_its_weight(few, overconfident):
     outcome = few.compute("train", {"ecp": {"weight": 5.0}}, TOO_LONG)
     assert outcome.confidence < overconfident.confidence - 0.05
 

@@ -24,9 +24,7 @@ def keys(kind: str) -> Counter[str]:
 @pytest.mark.full
 @one_process()
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda path: path.name)
-def test_a_storage_of_an_earlier_release_goes_on(
-    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_of_an_earlier_release_goes_on(storage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with tarfile.open(storage) as archive:
         archive.extractall(filter="data")

@@ -4,7 +4,6 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,17 +62,13 @@ def check(seeds: range, run: Callable[..., Outcome], calm: Outcome) -> None:
 
 
 @pytest.mark.full
-def test_disturbed_sweeps_end_as_undisturbed_ones(
-    run: Callable[..., Outcome], calm: Outcome
-) -> None:
+def test_disturbed_sweeps_end_as_undisturbed_ones(run, calm):
     check(range(SEEDS), run, calm)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 100_000, LONG))
-def test_many_disturbed_sweeps_end_as_undisturbed_ones(
-    first: int, run: Callable[..., Outcome], calm: Outcome
-) -> None:
+def test_many_disturbed_sweeps_end_as_undisturbed_ones(first, run, calm):
     check(range(first, first + LONG), run, calm)
 
 
@@ -83,9 +78,7 @@ def test_seed_replays_its_run(run: Callable[..., Outcome]) -> None:
     assert (one.events, one.seconds) == (again.events, again.seconds)
 
 
-def test_what_is_computed_once_is_as_computed_anew(
-    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_computed_once_is_as_computed_anew(run, monkeypatch):
     once = run(1).events
     monkeypatch.setattr(state_module, "StudySearch", StudySearch)
     monkeypatch.setattr(TrialMaker, "make", suggested._make)
@@ -94,9 +87,7 @@ def test_what_is_computed_once_is_as_computed_anew(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_broken_node_is_left_out(
-    seed: int, run: Callable[..., Outcome], calm: Outcome, tmp_path: Path
-) -> None:
+def test_broken_node_is_left_out(seed, run, calm, tmp_path):
     world, said, starts = World(seed, CALM), list[str](), list[Any]()
     disk, store = Disk(world, 0.0), MemoryStore(world)
     cluster = Simulated(world, store, nodes=3)
@@ -290,12 +281,7 @@ BUGS = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bug_is_found_and_replayed(
-    bug: str,
-    run: Callable[..., Outcome],
-    calm: Outcome,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_planted_bug_is_found_and_replayed(bug, run, calm, monkeypatch):
     owner, function, old, new = BUGS[bug]
     wrong = planted(owner, function, old, new)
     monkeypatch.setattr(owner, function, wrong)

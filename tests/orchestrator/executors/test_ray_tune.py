@@ -106,9 +106,7 @@ def test_no_more_jobs_are_out_than_the_limit() -> None:
         (None, None, False, lost()),
     ],
 )
-def test_last_report_says_how_a_job_ended(
-    last: Report | None, result: Report | None, error: bool, expected: Report
-) -> None:
+def test_last_report_says_how_a_job_ended(last, result, error, expected):
     search, jobs = searcher(most=0)
     search.suggest("a")
     if last is not None:
@@ -259,9 +257,7 @@ def test_no_trial_is_taken_from_the_process_that_is_being_started_for_it() -> No
 
 
 @pytest.mark.parametrize("asha", [False, True])
-def test_tune_is_given_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asha: bool
-) -> None:
+def test_tune_is_given_the_settings(tmp_path, monkeypatch, asha):
     asked: dict[str, Any] = {}
 
     def tuner(trainable: Any, **settings: Any) -> Any:
@@ -349,9 +345,7 @@ print(wanted({"job": job, "labels": labels}))
 
 
 @pytest.mark.parametrize(("gpu", "refused"), [(0.0, False), (0.5, True)])
-def test_gpus_are_tested_where_trials_take_one(
-    gpu: float, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_tested_where_trials_take_one(gpu, refused, tmp_path, monkeypatch):
     head, worker = "0" * 56, "1" * 56
     nodes = [node(head, CPU=0.0), node(worker, CPU=2.0, GPU=1.0)]
 

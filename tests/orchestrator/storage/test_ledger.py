@@ -286,9 +286,7 @@ def test_a_journal_holds_one_sweep() -> None:
         ({"search": {"objective": "nll", "accuracy_tolerance": 0.0}}, "nll", (), True),
     ],
 )
-def test_a_sweep_says_how_it_searched(
-    spec: Any, objective: str, pareto: tuple[str, ...], guarded: bool
-) -> None:
+def test_a_sweep_says_how_it_searched(spec, objective, pareto, guarded):
     ledger = Ledger([SweepStarted(sweep="s", sweep_id="1d", spec=spec, provenance=spec), OPENED])
     assert (ledger.spec, ledger.provenance) == (spec or {}, spec or {})
     assert (ledger.objective, ledger.pareto, ledger.guarded) == (objective, pareto, guarded)

@@ -162,9 +162,7 @@ def test_only_with_leave_a_colleague_pauses_what_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "umask"), [(0o755, 0o022), (0o700, 0o077)])
-def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(
-    folder: Path, filled: Path, mode: int, umask: int
-) -> None:
+def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(folder, filled, mode, umask):
     bob, place = user(BOB, umask, folder), storage(folder, mode, ALICE, filled)
     options, before = f"--storage {place}", contents(place, ALICE)
     reading = [f"{what} hers {options}" for what in ("table", "best", "status", "logs")]

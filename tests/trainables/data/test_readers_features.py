@@ -177,9 +177,7 @@ def test_wrong_files_are_told_in_a_line_that_names_array_and_row(case: str, tmp_
         ("empty", "no .npy files; put features.npy and labels.npy there"),
     ],
 )
-def test_wrong_places_are_refused_before_anything_is_read(
-    name: str, message: str, tmp_path: Path
-) -> None:
+def test_wrong_places_are_refused_before_anything_is_read(name, message, tmp_path):
     (tmp_path / "f.txt").touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=message):

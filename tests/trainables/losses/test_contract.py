@@ -41,9 +41,7 @@ def checks() -> Iterator[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "check"), list(checks()))
-def test_every_loss_passes_what_plugins_are_checked_for(
-    name: str, check: Callable[..., None]
-) -> None:
+def test_every_loss_passes_what_plugins_are_checked_for(name, check):
     check(name, **(GRADCHECK.get(name, {}) if check is has_the_gradient_of_its_value else {}))
 
 

@@ -55,9 +55,7 @@ def build(golden: dict[str, Any]) -> Loss:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("loss", BUILDERS)
-def test_value_and_gradient_are_those_of_the_released_code(
-    loss: str, loss_goldens: Goldens
-) -> None:
+def test_value_and_gradient_are_those_of_the_released_code(loss, loss_goldens):
     cases = [c for c in loss_goldens.of(loss) if (loss, c["case"]) not in NOT_OFFERED]
     assert cases
     for case in cases:

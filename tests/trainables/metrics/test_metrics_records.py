@@ -140,9 +140,7 @@ def test_a_plugin_may_have_a_metric_of_the_name_of_one_of_stored_rows() -> None:
 
 
 @pytest.mark.parametrize("change", ["a new metric", "a new version"])
-def test_another_metric_changes_the_keys_of_what_it_is_part_of(
-    change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_metric_changes_the_keys_of_what_it_is_part_of(change, monkeypatch):
     before, suite = metrics_digest("report", "test"), metrics_digest("report", "suite")
     metric = Metric("new", "New", source="test")
     if change == "a new version":
