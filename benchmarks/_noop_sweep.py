@@ -49,9 +49,7 @@ def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dic
 
 
 def run_no_ops(
-    trainable: type,
-    sweep: str,
-    watch: Callable[[Any, Any], None] = lambda state, shipper: None,
+    trainable: type, sweep: str, watch: Callable[[Any, Any], None] = lambda state, shipper: None
 ) -> NoOpSweep:
     """Search with ``trainable`` in the place of the worker's, and wait until all is delivered.
 

@@ -97,10 +97,7 @@ def wait_for(sweep: Sweep, command: Command, phase: str) -> None:
     kind = PHASES[phase]
     before = len(sweep.events(kind))
     folder = SweepFolder(sweep.directory)
-    sweep.wait_for(
-        command,
-        lambda: len(sweep.events(kind)) > before if kind else folder.is_owned(),
-    )
+    sweep.wait_for(command, lambda: len(sweep.events(kind)) > before if kind else folder.is_owned())
 
 
 def stopped(sweep: Sweep, command: Command, way: str) -> tuple[str, list[str]]:

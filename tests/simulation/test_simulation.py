@@ -162,12 +162,7 @@ BUGS = {
         "(job.key, job.attempt) not in self._placed",
         "job.attempt == 0 and (job.key, 0) not in self._placed",
     ),
-    "a job that wants a whole GPU gets its share again": (
-        jobs,
-        "next_attempt",
-        "gpus=1.0, ",
-        "",
-    ),
+    "a job that wants a whole GPU gets its share again": (jobs, "next_attempt", "gpus=1.0, ", ""),
     "a process that hangs is left alone": (Silence, "hung", "silent > self.limit", "False"),
     "a lock is never released": (StageComputation, "close", "self._lock.release()", "pass"),
     "a lock is not waited for": (StageComputation, "_begin", "not lock.take()", "lock is None"),
@@ -177,12 +172,7 @@ BUGS = {
         "self._reported = len(computation.history)",
         "self._reported = len(computation.history) + 1",
     ),
-    "a checkpoint is not read": (
-        StageComputation,
-        "_opened",
-        "not checkpoint.exists()",
-        "True",
-    ),
+    "a checkpoint is not read": (StageComputation, "_opened", "not checkpoint.exists()", "True"),
     "a resumed stage forgets its seconds": (
         StageComputation,
         "_opened",
@@ -201,12 +191,7 @@ BUGS = {
         'state["seconds"]',
         '2 * state["seconds"]',
     ),
-    "a repeated epoch counts again": (
-        Ledger,
-        "_epoch",
-        "event.step <= trial.last_step",
-        "False",
-    ),
+    "a repeated epoch counts again": (Ledger, "_epoch", "event.step <= trial.last_step", "False"),
     "a resumed stage forgets its history": (
         StageComputation,
         "_opened",
@@ -246,12 +231,7 @@ BUGS = {
         "return all(",
         "return False and all(",
     ),
-    "an end counts twice": (
-        Ledger,
-        "_trial_finished",
-        '- (trial.status == "finished")',
-        "",
-    ),
+    "an end counts twice": (Ledger, "_trial_finished", '- (trial.status == "finished")', ""),
     "a run is created without looking": (
         _Shipper,
         "_deliver_pending",

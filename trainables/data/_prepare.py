@@ -157,11 +157,7 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 def _record_path(reader: Reader, destination: Path) -> Path:
     # The code of a plugin's reader counts like the files.
     signature = " ".join(filter(None, (reader.signature(), _code(reader))))
-    fields = [
-        reader.full_name(),
-        signature,
-        *filter(None, [dict(reader.settings), reader.edition]),
-    ]
+    fields = [reader.full_name(), signature, *filter(None, [dict(reader.settings), reader.edition])]
     return destination / RECORDS / f"{digest(fields)}.json"
 
 

@@ -120,10 +120,7 @@ ASKED = {
     "orchestrator.cli._options.journal_results": {},
     "orchestrator.tracking.study_results": tracked,
 }
-LOGITS = {
-    "orchestrator.cli._logits.use_plugins": None,
-    "trainables.data.read_logits": MagicMock(),
-}
+LOGITS = {"orchestrator.cli._logits.use_plugins": None, "trainables.data.read_logits": MagicMock()}
 CLI, NIGHTLY = "orchestrator.cli", "orchestrator.cli.nightly"
 RUN = {
     "orchestrator.running.run.run_sweep": STOP,
@@ -173,11 +170,7 @@ SCENES = {
     ),
     "table": Scene(
         ["night"],
-        {
-            **ASKED,
-            f"{CLI}._table._with_ties": first,
-            f"{CLI}._table._with_gains": first,
-        },
+        {**ASKED, f"{CLI}._table._with_ties": first, f"{CLI}._table._with_gains": first},
         {"--metrics": "nll,seconds", "--recipes": "ce,mbls", "--show": "floor"},
     ),
     "package predictions": Scene(
@@ -219,7 +212,7 @@ SCENES = {
         answers={
             "orchestrator.view.server.Book": MagicMock(),
             "orchestrator.view.server.serve": None,
-        },
+        }
     ),
     "package publish": Scene(
         ["night", "--out", "usual"],

@@ -47,10 +47,7 @@ def ask(calsweep, writer, store):
             "unknown layout 'macal/tabel1'; near are: macal/table1, macal/table5, macal/table4, "
             "or PATH.yaml; `calsweep list layouts` shows all",
         ),
-        (
-            ["--show", "published"],
-            "--show published needs --layout, which names the paper's table",
-        ),
+        (["--show", "published"], "--show published needs --layout, which names the paper's table"),
         (["--show", "tied,runs"], "--show: 'tied' is unknown; near are: ties, mixed, sorted"),
         (["--show", "floor, x"], f"--show: 'x' is unknown; there are: {', '.join(SHOWN)}"),
         (

@@ -9,11 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orchestrator.cluster import interrupt
-from orchestrator.cluster.interrupt import (
-    interrupt_later,
-    interrupt_on_sigterm,
-    stop_promptly,
-)
+from orchestrator.cluster.interrupt import interrupt_later, interrupt_on_sigterm, stop_promptly
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
 

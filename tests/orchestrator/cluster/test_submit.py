@@ -90,8 +90,7 @@ def test_the_sweep_file_travels_with_the_job(client, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"),
-    [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 1)],
+    ("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 1)]
 )
 def test_its_output_is_followed_to_its_end(client, tmp_path, capsys, monkeypatch, ends, code):
     monkeypatch.setattr(Client, "ends", ends)
@@ -148,8 +147,7 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["hü:6379", "-h:6379", "h-:6379", "a b:1", "h\x07:1", "h", "h:0", "h:65536", "h:"],
+    "address", ["hü:6379", "-h:6379", "h-:6379", "a b:1", "h\x07:1", "h", "h:0", "h:65536", "h:"]
 )
 def test_an_odd_address_is_refused_with_its_value(address: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -20,12 +20,7 @@ from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.executors._hung_actors import HungActors
 from orchestrator.executors._nodes import Limit, inspecting
-from orchestrator.executors.ray_tune import (
-    GroupSchedulers,
-    LoopSearcher,
-    OrderOfSearch,
-    RayTune,
-)
+from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, OrderOfSearch, RayTune
 from orchestrator.loop import Loop
 from orchestrator.storage.machines import Machines
 from orchestrator.storage.storage import Storage
@@ -311,10 +306,7 @@ def test_tune_is_given_the_settings(tmp_path, monkeypatch, asha):
     ],
 )
 def test_as_many_jobs_are_out_as_fit_and_twice_as_many_on_a_cluster(
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: list[tuple[float, float]],
-    gpus: float,
-    fitting: int,
+    monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[float, float]], gpus: float, fitting: int
 ) -> None:
     now, there, asked = [100.0], {"CPU": 8.0, "GPU": gpus}, list[None]()
 

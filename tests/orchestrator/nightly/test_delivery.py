@@ -364,8 +364,7 @@ def test_a_webhook_that_cannot_be_reached_is_named(url, said):
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
-    [("a\0b", "ValueError"), ("no-such-program", "No such file or directory")],
+    ("program", "said"), [("a\0b", "ValueError"), ("no-such-program", "No such file or directory")]
 )
 def test_a_mail_command_that_no_system_takes_is_named(program, said):
     assert publish._mail([program], "title", "text") == f"mail command {program!r} failed: {said}"

@@ -162,8 +162,7 @@ def test_half_a_night_of_other_code_is_given_up(make_benchmark, told_sweep, monk
 
 
 @pytest.mark.parametrize(
-    ("name", "other"),
-    [(FIRST, "torch"), (FIRST, "a library of then"), (SECOND, "data digits")],
+    ("name", "other"), [(FIRST, "torch"), (FIRST, "a library of then"), (SECOND, "data digits")]
 )
 def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     make_benchmark, told_sweep, name, other

@@ -51,7 +51,7 @@ def test_every_cell_is_a_file_of_a_folder(storage: Storage, tmp_path: Path) -> N
 def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
     cells = [(SimpleNamespace(task=task, recipe="ce"), SimpleNamespace(seed=0)) for task in TASKS]
     assert [path.name for path in _paths(tmp_path, cells[:2])] == [
-        *("a_b-ce-seed-0.npz", "a.b-ce-seed-0.npz"),
+        *("a_b-ce-seed-0.npz", "a.b-ce-seed-0.npz")
     ]
     with pytest.raises(InputError, match=r"two tasks would be one file; choose by --task$"):
         _paths(tmp_path, cells)

@@ -77,8 +77,7 @@ def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("sweep", "told"),
-    [("other", "no sweep 'other' in "), ("begun", "sweep 'begun' has not ended")],
+    ("sweep", "told"), [("other", "no sweep 'other' in "), ("begun", "sweep 'begun' has not ended")]
 )
 def test_a_sweep_that_cannot_be_published_is_one_line(storage, tmp_path, capsys, sweep, told):
     part = {"dataset": "digits", "suites": "[]", "train": 150, "test": 120}

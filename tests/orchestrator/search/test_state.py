@@ -691,9 +691,7 @@ def test_a_closed_study_needs_only_what_it_chose():
     # The runs of further seeds are chosen too.
     seed = chosen_of(whole, "mbls", 1)
     again, _ = make_state(
-        spec,
-        past=Ledger(events),
-        available=lambda ref: ref.key in kept - {seed.outcome.artifact},
+        spec, past=Ledger(events), available=lambda ref: ref.key in kept - {seed.outcome.artifact}
     )
     assert [trial.key for trial in drive(again, 1, random.Random(0))] == [seed.trial.key]
 

@@ -9,12 +9,7 @@ import pytest
 import torch
 
 from orchestrator.cli._claims import FIELDS, _csv_rows, _show
-from orchestrator.statistics import (
-    ClaimVerdict,
-    Difference,
-    PairVerdict,
-    judge_claim,
-)
+from orchestrator.statistics import ClaimVerdict, Difference, PairVerdict, judge_claim
 from orchestrator.statistics._claims import _pairs
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim

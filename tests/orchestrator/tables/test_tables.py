@@ -149,7 +149,7 @@ def test_a_column_that_is_not_there_is_refused(name, near):
 
 def test_a_difference_of_nothing_has_no_minus():
     assert [column("ece").show_change(gap) for gap in (-0.00004, 0.00004, 0.0, -0.00006)] == [
-        *("+0.00", "+0.00", "+0.00", "-0.01"),
+        *("+0.00", "+0.00", "+0.00", "-0.01")
     ]
 
 
@@ -795,10 +795,7 @@ def test_a_table_from_the_server_has_the_columns_asked_for(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
     assert comparison_table("night").metrics == ("acc", "ece", "aece", "cwece", "nll")
     found = comparison_table("day", tracking_uri="http://here", metrics=("nll",))
-    assert (found.metrics, asked) == (
-        ("nll",),
-        [("http://there", "night"), ("http://here", "day")],
-    )
+    assert (found.metrics, asked) == (("nll",), [("http://there", "night"), ("http://here", "day")])
 
 
 def test_wrong_requests_are_refused():

@@ -9,13 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.storage.ledger import Study, Trial
-from orchestrator.tracking import (
-    TrackedTrial,
-    best_trials,
-    champion,
-    open_tracker,
-    sync,
-)
+from orchestrator.tracking import TrackedTrial, best_trials, champion, open_tracker, sync
 from orchestrator.tracking.champion import promote
 from trainables.common.errors import InputError
 from trainables.common.paths import SYNC

@@ -538,10 +538,7 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
 
     monkeypatch.setattr("orchestrator.tracking._shipper.LOCK_WAIT", 0.1)
     writer.start()
-    with (
-        FileLock(writer.path.with_name("shipped.lock")),
-        pytest.raises(InputError) as refusal,
-    ):
+    with FileLock(writer.path.with_name("shipped.lock")), pytest.raises(InputError) as refusal:
         sync(writer.path, store)
     assert str(refusal.value) == f"journal {writer.path} is being delivered by another process"
 

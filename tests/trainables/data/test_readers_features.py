@@ -139,10 +139,7 @@ WRONG = {
         {"features_test": FEATURES["test"][:, :3]},
         "features_test has 3 features, features_train",
     ),
-    "label": (
-        {"labels_test": LABELS["test"] + 5},
-        "labels_test: 5 in row 0 is not a class",
-    ),
+    "label": ({"labels_test": LABELS["test"] + 5}, "labels_test: 5 in row 0 is not a class"),
     "negative": ({"labels_train": LABELS["train"] - 1}, "labels_train: expected 0 to .*, got -1"),
     "gap": ({"labels_train": 2 * LABELS["train"]}, "labels_train has 2 but not 1; without"),
     "missing": (

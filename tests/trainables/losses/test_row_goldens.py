@@ -42,7 +42,7 @@ BUILDERS: dict[str, Callable[[Hyper], tuple[str, Hyper]]] = {
 
 NOT_OFFERED = {
     ("aurc_prob", "overconfident"): "given probabilities, the code clamps p_y in the cross-entropy "
-    "too and so loses the gradient of rows with p_y < 1e-9; these losses take logits",
+    "too and so loses the gradient of rows with p_y < 1e-9; these losses take logits"
 }
 
 

@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainables.metrics import (
-    FLOORED,
-    METRICS,
-    REPORTED,
-    Metric,
-    evaluation_report,
-    metrics_digest,
-)
+from trainables.metrics import FLOORED, METRICS, REPORTED, Metric, evaluation_report, metrics_digest
 
 TESTED = [metric for metric in METRICS.values() if metric.source in ("report", "test")]
 # A metric that comes to another value here needs a new version in its record and a new line; a

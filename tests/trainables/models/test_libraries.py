@@ -144,12 +144,7 @@ def test_timm_is_asked_for_weights_where_the_name_says_so(pretrained, monkeypatc
     make = timm.create_model
     monkeypatch.setattr(timm, "create_model", create)
     build_model(f"timm:resnet10t{'@pretrained' * pretrained}", 7, ImageShape(1, 32))
-    assert asked == {
-        "name": "resnet10t",
-        "pretrained": pretrained,
-        "num_classes": 7,
-        "in_chans": 1,
-    }
+    assert asked == {"name": "resnet10t", "pretrained": pretrained, "num_classes": 7, "in_chans": 1}
 
 
 def test_pretrained_transformers_are_shown_images_of_their_size(monkeypatch, tmp_path):

@@ -315,8 +315,7 @@ def test_address_is_a_folder_of_the_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "storage",
-    ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3:/bucket/x"],
+    "storage", ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3:/bucket/x"]
 )
 def test_what_is_no_address(storage):
     with pytest.raises(
