@@ -40,12 +40,8 @@ def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dic
         history=tuple(EpochMetrics(step, metrics) for step in steps),
         artifact="none" if done else "",
     )
-    return {
-        "report": report,
-        "epoch": max(steps, default=0),
-        "score": metrics["val_nll"],
-        "done": done,
-    }
+    epoch = max(steps, default=0)
+    return {"report": report, "epoch": epoch, "score": metrics["val_nll"], "done": done}
 
 
 def run_no_ops(
