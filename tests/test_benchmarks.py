@@ -1,5 +1,3 @@
-"""The scripts whose results are committed: they find what they import, and measure it."""
-
 import importlib
 import json
 import subprocess

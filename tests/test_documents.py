@@ -1,5 +1,3 @@
-"""What the documents say is so: their files, commands and examples."""
-
 import ast
 import json
 import re

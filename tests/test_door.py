@@ -1,5 +1,3 @@
-"""``import calsweep`` is the one name for users."""
-
 import ast
 import inspect
 import re

@@ -1,5 +1,3 @@
-"""Laws of the whole catalogue: every parameter is an argument, matters, and starts as published."""
-
 import inspect
 import itertools
 import json

@@ -1,5 +1,3 @@
-"""Privates stay in their package, and imports form no circle; import-linter checks the layers."""
-
 import ast
 from collections.abc import Iterator
 from graphlib import TopologicalSorter

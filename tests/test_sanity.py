@@ -1,5 +1,3 @@
-"""Every method and refinement on real images: it learns, and does what it is known for."""
-
 from collections.abc import Iterator
 
 import pytest
@@ -48,7 +46,6 @@ def test_a_refinement_learns_and_differs_from_what_it_refines(name, laboratory, 
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    """Return where cross-entropy fits a few images too long."""
     split = SplitSpec(validation=0.25, train_limit=150)
     return Laboratory(tmp_path_factory.mktemp("few"), split)
 

@@ -1,5 +1,3 @@
-"""A real sweep that is stopped, started twice, without its server, without room."""
-
 import os
 import signal
 import socket

@@ -1,5 +1,3 @@
-"""Real sweeps, each stopped five times by any signal at any moment: 60 tries in all."""
-
 import os
 import random
 import signal
@@ -87,7 +85,6 @@ def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(seed, lab, calm):
 
 
 def differences(sweep: Sweep, calm: Sweep) -> list[str]:
-    """Return what differs from an undisturbed sweep, to the last digit."""
     same = figures(sweep) == figures(calm)
     return [*sweep.faults(calm), *(() if same else ("figures differ",))]
 
@@ -137,5 +134,4 @@ def is_left(process: psutil.Process) -> bool:
 
 
 def figures(sweep: Sweep) -> list[Any]:
-    """Return every test metric, exactly."""
     return sorted((e.study, e.seed, sorted(e.metrics.items())) for e in sweep.events("evaluated"))

@@ -1,5 +1,3 @@
-"""Wherever a sweep, night or calibration stops, it resumes and ends as undisturbed."""
-
 from __future__ import annotations
 
 import gc

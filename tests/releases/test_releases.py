@@ -1,5 +1,3 @@
-"""Storages that earlier releases left in the middle of a sweep: resumed, read and reported."""
-
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -17,7 +15,6 @@ JOURNAL = Path("storage/sweeps/mini/journal.jsonl")
 
 
 def keys(kind: str) -> Counter[str]:
-    """Return how often the journal says something of each trial."""
     return Counter(event.key for event in read_events(JOURNAL)[0] if event.event == kind)
 
 

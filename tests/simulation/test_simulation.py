@@ -1,5 +1,3 @@
-"""A whole sweep under every fault that a seed brings ends as the undisturbed one does."""
-
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator

@@ -103,7 +103,6 @@ def almost_full() -> Iterator[None]:
 
 @contextmanager
 def full_card() -> Iterator[None]:
-    """Have torch answer so of a real card."""
     with patch.object(torch.cuda, "mem_get_info", lambda device: (1000, 80 * GIBIBYTE)):
         yield
 
@@ -229,7 +228,6 @@ def every_model() -> Any:
 
 
 def texts(rows: int) -> tuple[RowArrays, DatasetInfo]:
-    """Return texts of eight words of three classes."""
     values = np.arange(8 * rows, dtype=np.int32).reshape(rows, 8) % 6
     inputs = Texts(vocabulary=5, length=8, words=tuple("abcde"))
     return RowArrays(values, np.arange(rows) % 3), replace(LAB.prepared.info, inputs=inputs)

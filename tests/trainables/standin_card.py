@@ -157,7 +157,6 @@ class Card(TorchDispatchMode):
 
 
 def as_tensor(data: Any, **kwargs: Any) -> Tensor:
-    """Do what ``torch.as_tensor`` does, which takes a tensor here for one of the host."""
     return data if isinstance(data, OnCard) else AS_TENSOR(data, **kwargs)
 
 

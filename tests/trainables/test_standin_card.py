@@ -1,5 +1,3 @@
-"""The stand-in for a GPU refuses what a GPU refuses, and computes what a CPU computes."""
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,5 +1,3 @@
-"""Commands and pages that compute nothing import neither PyTorch nor Ray nor MLflow."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Any two options of a command both have their effect, or are refused together."""
-
 import importlib
 import itertools
 import re
@@ -487,7 +485,6 @@ def stage(
 
 
 def needs(name: str, option: str) -> list[str]:
-    """Return the options without which one has no effect."""
     return [other for other, these in NEEDED.get(name, {}).items() if option in these.split()]
 
 

@@ -1,5 +1,3 @@
-"""``calsweep table`` beyond the plain table: layouts, comparison, several sweeps."""
-
 import csv
 import json
 
@@ -15,7 +13,6 @@ TEST = {"test_acc": 0.98, "test_ece": 0.02, "test_ece_floor": 0.003}
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Track in a folder: a database takes seconds, and answers alike."""
     uri = f"folder:{tmp_path}/tracked"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri

@@ -1,5 +1,3 @@
-"""Joining a cluster that is not there."""
-
 import logging
 import os
 import signal

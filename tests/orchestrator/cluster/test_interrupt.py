@@ -1,5 +1,3 @@
-"""Ctrl-C and SIGTERM while Tune, or a stand-in for it, runs."""
-
 import signal
 import sys
 import threading

@@ -1,5 +1,3 @@
-"""What fits on a machine."""
-
 import os
 from contextlib import nullcontext
 from pathlib import Path

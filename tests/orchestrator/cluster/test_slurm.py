@@ -1,5 +1,3 @@
-"""A sweep as a job of SLURM's real daemons: two nodes on the loopback."""
-
 import os
 import re
 import shlex

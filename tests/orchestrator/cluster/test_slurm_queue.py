@@ -1,5 +1,3 @@
-"""The state of a SLURM job in status, list and logs, and the options and scripts of submit."""
-
 import json
 import os
 import shlex

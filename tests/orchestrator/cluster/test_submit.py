@@ -1,5 +1,3 @@
-"""A sweep as a job: what is handed over, what is refused, how its end is told."""
-
 import os
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What every executor does with a loop, whichever way it computes."""
-
 import re
 import signal
 import sys

@@ -1,5 +1,3 @@
-"""The edge to Tune, without a cluster: searcher, schedulers, limit and settings."""
-
 import subprocess
 import sys
 from collections.abc import Callable

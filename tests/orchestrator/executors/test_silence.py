@@ -1,5 +1,3 @@
-"""Which workers hang, by a clock that the test moves."""
-
 import json
 from pathlib import Path
 from typing import Any

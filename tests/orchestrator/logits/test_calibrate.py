@@ -1,5 +1,3 @@
-"""Post-hoc calibration of files of logits: reading, the table, saving, applying, the commands."""
-
 import inspect
 import io
 import json

@@ -1,5 +1,3 @@
-"""What exactly reaches files, people and the tracking server, without any of them."""
-
 import json
 import math
 import os
@@ -69,7 +67,6 @@ def world(monkeypatch):
 
 
 def judged(benchmark: Nightly, day: int, *verdict: Any, **changes: Any) -> Night:
-    """Return a night with a verdict that nobody has heard of."""
     own = replace(record(day), **changes)
     return write_night(Book(benchmark.folder), own, Verdict(own.night, *(verdict or ("ok",))))
 

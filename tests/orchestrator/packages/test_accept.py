@@ -1,5 +1,3 @@
-"""Whether a change is kept: paired with the package from before it, corrected for the tries."""
-
 import json
 import zipfile
 from collections.abc import Callable

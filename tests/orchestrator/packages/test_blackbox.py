@@ -1,5 +1,3 @@
-"""Blackboxes: what a sweep tried, read by a stranger with NumPy and Optuna alone."""
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The page over many packages."""
-
 import re
 import shutil
 import zipfile

@@ -1,5 +1,3 @@
-"""One file ``.calsweep``: in pandas, in a browser, verified, merged, and refused if damaged."""
-
 import io
 import json
 import os
@@ -198,12 +196,10 @@ def test_a_forged_table_is_found(files, tmp_path, member, column, change):
 
 
 def links(page: str) -> list[str]:
-    """Return the addresses of rows, in the order of a page."""
     return re.findall(r"/sweeps/board/tasks/0/rows/\d+", page)
 
 
 def figures(page: str) -> list[str]:
-    """Return the confidences on the page of a row."""
     return re.findall(r'data-order="(0\.\d+)" data-kind="number"', page)
 
 

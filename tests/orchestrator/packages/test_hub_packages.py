@@ -1,5 +1,3 @@
-"""Packages as repositories of the Hugging Face Hub, against a stub of its API."""
-
 import io
 import json
 import re

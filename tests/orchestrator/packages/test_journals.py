@@ -1,5 +1,3 @@
-"""The journal of a package: of a resumed sweep each thing once, and nothing of the machine."""
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Packages of several machines, joined or refused by name."""
-
 import json
 from collections.abc import Callable
 from itertools import product

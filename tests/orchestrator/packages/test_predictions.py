@@ -1,5 +1,3 @@
-"""Predictions of a table's cells, from the command to a stranger's NumPy."""
-
 from pathlib import Path
 from types import SimpleNamespace
 

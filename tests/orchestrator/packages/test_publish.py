@@ -1,5 +1,3 @@
-"""What ``calsweep package publish`` writes, as a stranger reads it."""
-
 import io
 import json
 import re

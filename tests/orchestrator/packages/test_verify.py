@@ -1,5 +1,3 @@
-"""Packages verified: honest ones accepted, planted frauds and mistakes refused."""
-
 import importlib
 import json
 import re
@@ -177,7 +175,6 @@ def plugged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Storage,
 
 @pytest.fixture
 def stranger() -> None:
-    """Whoever verifies a package lacks its plugins."""
     load_plugins((), installed=True)
 
 
@@ -349,7 +346,6 @@ def test_changed_claims_of_a_journal_are_refused(package: Path, tmp_path: Path, 
 
 
 def said(package: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """Return what a package claims, but for library versions, which nobody can check."""
     with zipfile.ZipFile(package) as archive:
         cells = json.loads(archive.read("cells.json"))
         return [{**cell, "versions": None} for cell in cells], archive.read("table.csv")

@@ -1,5 +1,3 @@
-"""Replayed searches on made-up outcomes: the live state's own choices, and how they are judged."""
-
 import math
 import random
 from dataclasses import replace
@@ -49,7 +47,6 @@ seeds: [3]
 
 
 def logits_of(name: str) -> torch.Tensor:
-    """Validation logits that depend on a name alone: sure of class 0, wrong in some rows."""
     noise = torch.Generator().manual_seed(random.Random(name).randrange(2**31))
     return torch.randn(60, 3, generator=noise) + torch.tensor([1.0, 0.0, 0.0])
 

@@ -1,5 +1,3 @@
-"""What sweeps leave in a storage, and replays of it: small searches on a file of logits."""
-
 import csv
 import json
 import os

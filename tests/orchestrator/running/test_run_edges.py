@@ -140,10 +140,7 @@ def test_a_trial_that_fits_nowhere_is_refused(tmp_path, cluster, resources, comp
     given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 20.0)
     more = {"plugins": (), "hang_seconds": None}
     with refused(complaint):
-        assert opened(spec) == (
-            (given, {"asha": False, "growing": False, **more}),
-            "starting Ray",
-        )
+        assert opened(spec) == ((given, {"asha": False, "growing": False, **more}), "starting Ray")
     growing = {"asha": False, "growing": True, **more}
     executor, said = opened(spec, "auto")
     assert executor == (given, growing), "it may grow"

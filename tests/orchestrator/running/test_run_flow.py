@@ -335,10 +335,7 @@ def test_a_measurement_is_recorded_in_full(two, company, monkeypatch):
 
     monkeypatch.setattr(worker, "trial_device", where)
     monkeypatch.setattr(drive, "pending_measurements", with_defaults)
-    tested, drawn = (
-        Mock(wraps=measuring.evaluate_on_test),
-        Mock(wraps=reliability_diagram),
-    )
+    tested, drawn = (Mock(wraps=measuring.evaluate_on_test), Mock(wraps=reliability_diagram))
     monkeypatch.setattr(measuring, "evaluate_on_test", tested)
     monkeypatch.setattr(measuring, "reliability_diagram", drawn)
     ran(two)

@@ -1,5 +1,3 @@
-"""What is removed from a storage folder, and what a kept sweep still needs."""
-
 import os
 import shutil
 import time
@@ -121,7 +119,6 @@ def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(room: 
 
 
 def sizes(storage: Path) -> Iterator[tuple[str, int]]:
-    """Yield the bytes of a storage's artifacts and sweeps by kind, without locks."""
     for folder in (*(storage / "artifacts").glob("*/"), storage / "sweeps"):
         files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
         yield folder.name, sum(path.stat().st_size for path in files)

@@ -1,5 +1,3 @@
-"""The fold from a journal to a sweep's state, against naive answers to each question."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +103,6 @@ stories = st.lists(
 
 
 def known(events: Sequence[Event], key: str) -> Sequence[Event]:
-    """Return a trial's events from the one that gave it out first."""
     own = [event for event in events if getattr(event, "key", None) == key]
     begun = [isinstance(event, TrialStarted) for event in own]
     return own[begun.index(True) :] if any(begun) else []

@@ -1,5 +1,3 @@
-"""What studies came to, as their journal tells: exactly, and nothing of another study."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""A storage folder: what lies where, which sweeps there are, and who runs them."""
-
 import os
 import re
 from datetime import datetime, timedelta

@@ -1,5 +1,3 @@
-"""Two users of one storage: what they share, and what each keeps."""
-
 import hashlib
 import os
 import shutil
@@ -91,7 +89,6 @@ def sweep(folder: Path, name: str, recipes: str = "[ce, ce+ts]") -> Path:
 
 
 def contents(place: Path, owner: int) -> dict[Path, str]:
-    """Return the hashes of the files of a user below a folder."""
     files = [path for path in place.rglob("*") if path.is_file() and path.stat().st_uid == owner]
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 

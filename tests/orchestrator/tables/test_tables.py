@@ -1,5 +1,3 @@
-"""Comparison tables: figures, marks, order, what failed, and escaping in every format."""
-
 import csv
 import dataclasses
 import io
@@ -52,7 +50,6 @@ def table_of(*studies, metrics=("acc", "ece", "nll")):
 
 
 def rows_of(markdown):
-    """Split a Markdown table into its body: recipe -> cells."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines[2:]]
     return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in split}
@@ -903,7 +900,6 @@ PLACES = [("a", "x"), ("b", "x"), ("a", "y")]
 
 
 def above(*results, rows=("recipe",)):
-    """Return what stands above the columns of one metric."""
     return [entry.groups for entry in build_table(results, ("ece",), rows).columns]
 
 

@@ -1,5 +1,3 @@
-"""A sweep whose runs are kept as plain files, from its file to its champion."""
-
 import os
 import re
 import stat

@@ -33,7 +33,6 @@ def store(either_store):
 
 @pytest.fixture
 def study(writer):
-    """Open a study and leave it to the test to fill."""
     writer.start()
     return writer.open("mbls+ts")
 

@@ -21,7 +21,6 @@ ALLOWED = (
 
 
 def refusal(uri: str) -> str:
-    """Return what is said of an address that cannot be used."""
     with pytest.raises(InputError) as caught:
         check_tracking_uri(uri)
     return str(caught.value)

@@ -1,5 +1,3 @@
-"""What users may name as a folder or a file."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Labels as names or numbers of classes, in every order, numbering and format."""
-
 import warnings
 
 import numpy as np

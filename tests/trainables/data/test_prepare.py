@@ -1,5 +1,3 @@
-"""Prepared data: stored once, found again, never used when damaged."""
-
 import json
 import shutil
 from collections.abc import Iterator

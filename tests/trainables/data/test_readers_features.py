@@ -1,5 +1,3 @@
-"""Cached features: every form of a file gives the same rows, and a wrong one is told in a line."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Scores of every kind and layout: logits, probabilities, what looks like them, and the columns."""
-
 import warnings
 from pathlib import Path
 

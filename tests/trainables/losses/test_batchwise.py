@@ -1,5 +1,3 @@
-"""The batch-wise calibration losses against reference values and their formulas over all pairs."""
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +30,6 @@ def everything(targets: Tensor) -> Tensor:
 
 
 def term(name: str, **options: Any) -> Value:
-    """Return the penalty of a loss alone."""
     loss: Any = build_loss(name, **options)
     return lambda x, y: loss.penalty(x, x.softmax(dim=1), y, everything(y))
 
@@ -46,7 +43,6 @@ def batch(rows: int, classes: int, seed: int = 0, scale: float = 3.0) -> tuple[T
 
 
 def tied_batch() -> tuple[Tensor, Tensor]:
-    """Rows that share their confidence with others, right and wrong, and two saturated ones."""
     logits, targets = batch(6, 5)
     logits = torch.cat([logits, logits, logits, 1e4 * logits[:2]])
     return logits, torch.cat([targets, targets.roll(1), targets.flip(0), targets[:2]])

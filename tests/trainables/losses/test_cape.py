@@ -1,5 +1,3 @@
-"""Calibrated probability estimation: whose goals, in which epochs, and with which loss."""
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,5 +1,3 @@
-"""What every loss keeps to, whatever its formula."""
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -93,7 +91,6 @@ def test_a_loss_works_without_any_preparation(name: str) -> None:
 
 
 def naive_means(values: Tensor, valid: Tensor) -> list[float]:
-    """Average the values of each image's pixels that count; 0 where none does."""
     pairs = zip(values.flatten(1), valid.flatten(1), strict=True)
     return [float(v[counts].mean()) if counts.any() else 0.0 for v, counts in pairs]
 

@@ -1,5 +1,3 @@
-"""Variants, ablations and edges; the formulas are those of tests/reference."""
-
 import math
 from typing import Any
 

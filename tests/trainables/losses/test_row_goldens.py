@@ -1,5 +1,3 @@
-"""Values and gradients of the losses without state against those of the authors' code."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The losses that remember, over sequences of batches, against the authors' code."""
-
 from typing import Any
 
 import pytest

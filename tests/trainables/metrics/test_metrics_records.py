@@ -1,5 +1,3 @@
-"""The records of the metrics: their values by version, and what stored evaluations rest on."""
-
 from dataclasses import replace
 
 import pytest

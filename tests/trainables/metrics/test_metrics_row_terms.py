@@ -1,5 +1,3 @@
-"""Terms of rows: their mean is the metric, their spread its standard error."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Metrics added up in parts are those of all rows at once."""
-
 import pytest
 import torch
 
@@ -27,7 +25,6 @@ def assert_same(logits: torch.Tensor, labels: torch.Tensor, bins: int = 15) -> N
 
 
 def error_of_aece(logits: torch.Tensor, labels: torch.Tensor, bins: int = 15) -> list[float]:
-    """Return how far off it is, and how far it may be by its own account."""
     report = streamed(logits, labels, bins)
     exact = calibration_report(logits=logits, labels=labels, bins=bins)["aece"]
     return [abs(report.report()["aece"] - exact), report.aece_error]

@@ -1,5 +1,3 @@
-"""DeepLabV3: features at an eighth of the resolution, logits of every pixel, pretrained weights."""
-
 import re
 from pathlib import Path
 
@@ -15,7 +13,6 @@ SHAPE = MaskedShape((72, 88))
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where weights are looked for."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
     return tmp_path / "checkpoints"

@@ -1,5 +1,3 @@
-"""Networks of timm and torchvision behind the same split."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Our networks: their sizes, shapes, split and randomness."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""What networks make of weights that were stored: the same in every version."""
-
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -79,7 +77,6 @@ OUTPUTS: dict[str, tuple[Make, InputShape, list[float]]] = {
 
 
 def wave(count: int, name: str) -> Tensor:
-    """Return numbers between -1 and 1 that follow from a name alone."""
     return (torch.arange(count, dtype=torch.float64) * 0.7 + zlib.crc32(name.encode()) % 1000).sin()
 
 

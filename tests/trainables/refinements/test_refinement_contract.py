@@ -1,5 +1,3 @@
-"""What every refinement keeps to."""
-
 import io
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Features of a network on a data set: equal to the network's, and continued where they ended."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The store: keys, whole or nothing, damage noticed, one process at a time, a full disk named."""
-
 import errno
 import logging
 import os

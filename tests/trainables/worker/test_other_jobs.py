@@ -1,5 +1,3 @@
-"""Jobs beside stages: a measurement on test data, and fits on logits."""
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
