@@ -45,19 +45,6 @@ def test_no_module_imports_the_privates_of_another_package_or_module(package: st
     assert not found
 
 
-@pytest.mark.parametrize(
-    ("folder", "name", "expected"),
-    [
-        ("trainables/losses", "trainables.losses._base.Loss", False),
-        ("trainables/calibrators/objectives", "trainables.calibrators._checks.check", False),
-        ("trainables/schemes", "trainables.losses._base.Loss", True),
-        ("trainables/losses", "trainables.losses._base._hidden", True),
-    ],
-)
-def test_what_trespasses(folder: str, name: str, expected: bool) -> None:
-    assert trespasses(tuple(folder.split("/")), name) == expected
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = grimp.build_graph(
         "calsweep", *PACKAGES, cache_dir=None, exclude_type_checking_imports=True
