@@ -40,18 +40,12 @@ def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dic
         history=tuple(EpochMetrics(step, metrics) for step in steps),
         artifact="none" if done else "",
     )
-    return {
-        "report": report,
-        "epoch": max(steps, default=0),
-        "score": metrics["val_nll"],
-        "done": done,
-    }
+    epoch = max(steps, default=0)
+    return {"report": report, "epoch": epoch, "score": metrics["val_nll"], "done": done}
 
 
 def run_no_ops(
-    trainable: type,
-    sweep: str,
-    watch: Callable[[Any, Any], None] = lambda state, shipper: None,
+    trainable: type, sweep: str, watch: Callable[[Any, Any], None] = lambda state, shipper: None
 ) -> NoOpSweep:
     """Search with ``trainable`` in the place of the worker's, and wait until all is delivered.
 

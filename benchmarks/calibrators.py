@@ -173,16 +173,10 @@ def family(name: str) -> str:
 
 def results(outcomes: Sequence[Outcome]) -> list[list[str]]:
     """Return one row for each calibrator."""
+    figures = [(100 * o.ece, 100 * o.accuracy, o.cost.fit, o.cost.apply) for o in outcomes]
     return [
-        [
-            o.name,
-            f"{o.losses.mean():.4f}",
-            f"{100 * o.ece:.2f}",
-            f"{100 * o.accuracy:.2f}",
-            f"{o.cost.fit:.2f}",
-            f"{o.cost.apply:.2f}",
-        ]
-        for o in outcomes
+        [o.name, f"{o.losses.mean():.4f}", *(f"{figure:.2f}" for figure in own)]
+        for o, own in zip(outcomes, figures, strict=True)
     ]
 
 

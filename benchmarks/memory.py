@@ -55,11 +55,7 @@ def make_data(folder: Path, megabytes: float) -> PreparedData:
     labels = np.arange(len(images)) % 10
     path = folder / f"{count}.npz"
     np.savez(
-        path,
-        x_train=images[100:],
-        y_train=labels[100:],
-        x_test=images[:100],
-        y_test=labels[:100],
+        path, x_train=images[100:], y_train=labels[100:], x_test=images[:100], y_test=labels[:100]
     )
     prepared = prepare(f"npz:{path}", folder, SplitSpec(validation=100), folder / "data")
     path.unlink()

@@ -207,23 +207,13 @@ Row = tuple[int, dict[str, float], dict[int, tuple[float, float]]]
 
 def report(rows: list[Row], peer: float, peer_trials: int, out: Path | None) -> None:
     """Publish the page."""
-    columns = (
-        "trials",
-        "calsweep's search",
-        "calsweep until all is in MLflow",
-        f"function + OptunaSearch + MLflow callback (n = {peer_trials})",
-        "callback / calsweep",
-    )
-    shown = [
-        (
-            trials,
-            f"{own['search']:.3f}",
-            f"{own['delivered']:.3f}",
-            f"{peer:.2f}",
-            f"{peer / own['delivered']:.1f}x",
-        )
-        for trials, own, _ in rows
-    ]
+    columns = ["trials", "calsweep's search", "calsweep until all is in MLflow"]
+    columns += [f"function + OptunaSearch + MLflow callback (n = {peer_trials})"]
+    columns += ["callback / calsweep"]
+    shown = []
+    for trials, own, _ in rows:
+        seconds = f"{own['search']:.3f}", f"{own['delivered']:.3f}", f"{peer:.2f}"
+        shown.append((trials, *seconds, f"{peer / own['delivered']:.1f}x"))
     said = (
         f"A trial has {REPORTS} epochs x {METRICS} metrics and {PARAMETERS} parameters; two run at "
         "once; the MLflow server is reached over HTTP on the same machine. Times are seconds per "

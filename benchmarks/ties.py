@@ -77,11 +77,7 @@ def of_predictions(rng: Rng, metric: str) -> World:
 
 
 def of_figures(
-    rng: Rng,
-    recipes: int,
-    seeds: int,
-    draws: int = DRAWS,
-    noise: Sequence[float] = (0.1, 0.5, 1.0),
+    rng: Rng, recipes: int, seeds: int, draws: int = DRAWS, noise: Sequence[float] = (0.1, 0.5, 1.0)
 ) -> World:
     """Return a board of normal figures; rows are as many as a unit of variance takes."""
     heterogeneity, rows = float(rng.choice(HETEROGENEITY)), float(rng.choice(noise))

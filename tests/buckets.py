@@ -35,7 +35,6 @@ class Generations:
         self.changing, self._known, self._last = threading.RLock(), dict[str, int](), 0
 
     def allows(self, path: str, wanted: str | None) -> bool:
-        """Return True unless a write asks for another generation than there is; 0 is none."""
         return wanted is None or int(wanted) == self._known.get(_object(path), 0)
 
     def note(self, command: str, path: str, status: int) -> dict[str, str]:
@@ -54,7 +53,6 @@ def _object(path: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """Return a path as Amazon's clients write it; Google's spell more of its characters."""
     name, mark, query = path.partition("?")
     return quote(unquote(name)) + mark + query
 

@@ -14,17 +14,14 @@ HELD = re.compile(
 
 
 def charts_of(page: str) -> list[dict[str, Any]]:
-    """Return the specifications that a page holds."""
     return [json.loads(text) for text in HELD.findall(page)]
 
 
 def layer_of(chart: Chart, name: str) -> dict[str, Any] | None:
-    """Return a layer, or None if the chart has none of that name."""
     return next((each for each in chart.spec["layer"] if each["name"] == name), None)
 
 
 def rows_of(chart: Chart, name: str) -> list[dict[str, Any]]:
-    """Return what a layer shows, nothing if there is none of that name."""
     found = layer_of(chart, name)
     return [] if found is None else found.get("data", chart.spec["data"])["values"]
 
@@ -40,18 +37,15 @@ def points_of(chart: Chart, name: str) -> list[tuple[Any, Any]]:
 
 
 def axes_of(chart: Chart) -> list[str]:
-    """Return the names of both axes."""
     drawn = chart.spec["layer"][-1]["encoding"]
     return [drawn["x"]["title"], drawn["y"]["title"]]
 
 
 def is_log(chart: Chart, channel: str) -> bool:
-    """Return True if an axis is logarithmic."""
     encoding = chart.spec["layer"][-1]["encoding"]
     return encoding[channel].get("scale", {}).get("type") == "log"
 
 
 def check_chart(chart: Chart) -> None:
-    """Assert that Vega-Lite takes a chart without a warning, and that its axes are named."""
     vega = vl_convert.vegalite_to_vega(chart.alone, VERSION)
     assert [axis["title"] for axis in vega["axes"] if not axis.get("grid")] != []

@@ -32,7 +32,6 @@ class Hub:
     calls: list[str] = field(default_factory=list)
 
     def put(self, name: str, files: dict[str, bytes], revision: str = "main") -> str:
-        """Give a revision of a repository new files; return the commit."""
         commit = commit_of(files)
         self.repos.setdefault(name, {}).update({revision: files, commit: files})
         return commit

@@ -46,7 +46,6 @@ class OwnProcess:
         sender.close()
 
     def code(self) -> int | None:
-        """Wait for its end; return its exit code."""
         self._process.join()
         return self._process.exitcode
 
@@ -59,7 +58,6 @@ class OwnProcess:
 
 
 def run_script(script: str, *arguments: str) -> str:
-    """Return what a script prints."""
     return OwnProcess(script, *arguments).output()
 
 
@@ -81,7 +79,6 @@ except TestDataSealedError:
 
 
 def open_sealed(data: PreparedData, *paths: Path) -> list[str]:
-    """Return what came of opening files where test data are sealed: ``True`` or ``sealed``."""
     *opened, asked = run_script(SEALED, str(data.directory), *map(str, paths)).splitlines()
     assert asked == f"sealed {data.counts['train']}"
     return opened

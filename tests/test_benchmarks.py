@@ -1,5 +1,3 @@
-"""The scripts whose results are committed: they find what they import, and measure it."""
-
 import importlib
 import json
 import subprocess
@@ -33,9 +31,7 @@ def test_trials_without_work_report_what_their_sweep_searches(tmp_path: Path) ->
     assert report["score"] == report["report"].metrics[f"val_{spec.search.objective}"]
 
 
-def test_a_page_keeps_its_further_tables_in_files_next_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_keeps_its_further_tables_in_files_next_to_it(tmp_path, monkeypatch, capsys):
     page = importlib.import_module("_page")
     monkeypatch.setattr("sys.argv", ["/a/scale.py", "--out", "x.md", "--trials", "2"])
     files = {"-more": (("name", "value"), [("`a`, b", 0.5)])}

@@ -1,5 +1,3 @@
-"""What starts clusters and the tracking server: valid, pinned, with tokens, on the loopback."""
-
 import copy
 import io
 import json
@@ -183,7 +181,6 @@ class Images:
         return done.stdout.strip()
 
     def run(self, container: str, script: str, *arguments: str) -> str:
-        """Run a script as the image's user, and in its folder."""
         words = ("--isolation=chroot", "--network=host", container, "bash", "-euc", script, "-")
         return self("run", *words, *arguments)
 
@@ -221,7 +218,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 
 def built(images: Images, name: str) -> str:
-    """Build an image from its file as it is; return a container of it."""
     words = ("--pull-never", "--isolation=chroot", "--network=host", f"--tag={name.lower()}")
     images("build", *words, f"--file={DEPLOY / name}", str(ROOT))
     return images("from", "--pull-never", name.lower())
@@ -285,7 +281,6 @@ def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ray_manifests() -> list[dict[str, Any]]:
-    """Return all that KubeRay is given."""
     found = [document for path in DEPLOY.glob("*.yaml") for document in documents(path.name)]
     return [document for document in found if document.get("apiVersion") == "ray.io/v1"]
 

@@ -1,5 +1,3 @@
-"""What the documents say is so: their files, commands and examples."""
-
 import ast
 import json
 import re
@@ -146,18 +144,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
         ("docs/travel.md", 5),
     ],
 )
-def test_every_command_runs(
-    workspace: Path, page: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_runs(workspace, page, count, monkeypatch):
     monkeypatch.chdir(workspace)
     assert len(run_page(page)) == count
 
 
 @pytest.mark.slow
 @one_process()
-def test_the_tutorial_makes_its_table_and_its_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_makes_its_table_and_its_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shown = read("docs/tutorial.md")
     quick = shown.replace("epochs: 10", "epochs: 1").replace("trials: 4", "trials: 2")
@@ -209,9 +203,7 @@ def test_every_cell_of_the_notebook_runs(workspace: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.full
-def test_every_cell_of_the_authors_notebook_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_cell_of_the_authors_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     shown = [run_cell(cell, names) for cell in code_cells("plugin")]
@@ -339,18 +331,14 @@ def test_values_called_defaults_are_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(("place", "kind"), [(2, "refinement noisy"), (3, "metric spherical")])
-def test_other_parts_of_ones_own_pass_their_checks(
-    place: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_parts_of_ones_own_pass_their_checks(place, kind, tmp_path, capsys):
     path = tmp_path / "own.py"
     path.write_text(blocks("docs/methods.md", "python")[place], encoding="utf-8")
     code = main(["doctor", "--plugin", str(path)])
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 
-def test_an_executor_of_ones_own_computes_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_executor_of_ones_own_computes_a_sweep(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(blocks("docs/methods.md", "python")[4], encoding="utf-8")
     logits = 3 * np.eye(3, dtype="f4").repeat(9, 0)
     np.savez(tmp_path / "l.npz", logits=logits, labels=[0, 1, 2] * 9)

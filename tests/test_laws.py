@@ -1,5 +1,3 @@
-"""Laws of the whole catalogue: every parameter is an argument, matters, and starts as published."""
-
 import inspect
 import itertools
 import json
@@ -222,9 +220,7 @@ def documented_ranges() -> Iterator[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize(("kind", "name", "key", "allowed"), list(documented_ranges()))
-def test_a_parameter_is_held_to_its_documented_range(
-    kind: str, name: str, key: str, allowed: str
-) -> None:
+def test_a_parameter_is_held_to_its_documented_range(kind, name, key, allowed):
     with pytest.raises(ValueError, match="is outside") as caught:
         constructor(kind, name)(**{key: math.nan})
     assert str(caught.value) == f"{key}=nan is outside {allowed}"
@@ -295,9 +291,7 @@ def changes() -> Iterator[tuple[str, str, str, Any]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "name", "key", "value"), list(changes()))
-def test_changing_a_parameter_changes_the_outcome(
-    kind: str, name: str, key: str, value: Any, catalogue: Catalogue
-) -> None:
+def test_changing_a_parameter_changes_the_outcome(kind, name, key, value, catalogue):
     under = UNDER.get(f"{kind}/{name}/{key}", NOWHERE)
     changed = {**under.setting, key: value}
     assert value != load_space(kind, name).parameters[key].default
@@ -307,9 +301,7 @@ def test_changing_a_parameter_changes_the_outcome(
 
 
 @pytest.mark.parametrize("place", [place for place, under in UNDER.items() if under.alone])
-def test_a_parameter_of_one_setting_does_nothing_without_it(
-    place: str, catalogue: Catalogue
-) -> None:
+def test_a_parameter_of_one_setting_does_nothing_without_it(place, catalogue):
     kind, name, key = place.split("/")
     (value,) = others(place, load_space(kind, name).parameters[key])
     before = catalogue.outcome(kind, name, {})

@@ -1,5 +1,3 @@
-"""The papers' figures that ship with the package, and the defaults of the search spaces."""
-
 import hashlib
 import re
 from importlib.resources import files
@@ -133,7 +131,6 @@ MODELS = {
 
 
 def value_of(text: str) -> Any:
-    """Return the number or the choice that a cell states, or None."""
     return float(text) if re.fullmatch(r"\d+(\.\d+)?(e-\d+)?", text) else WORDS.get(text)
 
 
@@ -166,7 +163,6 @@ def test_defaults_are_the_published_ones(row: dict[str, str], place: str) -> Non
 
 
 def grid_of(row: dict[str, str]) -> list[Any]:
-    """Return the values that a paper searched, empty where it does not list them."""
     grid = [value_of(text) for text in re.split("[;,] ?", row["searched_values"])]
     return grid if len(grid) > 1 and None not in grid else []
 

@@ -1,5 +1,3 @@
-"""Every method and refinement on real images: it learns, and does what it is known for."""
-
 from collections.abc import Iterator
 
 import pytest
@@ -31,9 +29,7 @@ def plain(laboratory: Laboratory) -> Outcome:
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_a_method_learns_and_differs_from_cross_entropy(
-    name: str, laboratory: Laboratory, plain: Outcome
-) -> None:
+def test_a_method_learns_and_differs_from_cross_entropy(name, laboratory, plain):
     own = {"every": 3} if name == "cape" else {}  # Else it acts in the last epoch only.
     outcome = laboratory.compute("train", {name: own}, TRAINING)
     assert outcome.accuracy > 0.8
@@ -42,9 +38,7 @@ def test_a_method_learns_and_differs_from_cross_entropy(
 
 
 @pytest.mark.parametrize("name", REFINEMENTS.names())
-def test_a_refinement_learns_and_differs_from_what_it_refines(
-    name: str, laboratory: Laboratory, plain: Outcome
-) -> None:
+def test_a_refinement_learns_and_differs_from_what_it_refines(name, laboratory, plain):
     outcome = laboratory.compute("refine", {name: {"epochs": 20}}, TRAINING, plain.artifact())
     assert outcome.accuracy > 0.8
     assert not torch.allclose(outcome.logits, plain.logits, rtol=1e-2, atol=1e-2)
@@ -52,7 +46,6 @@ def test_a_refinement_learns_and_differs_from_what_it_refines(
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    """Return where cross-entropy fits a few images too long."""
     split = SplitSpec(validation=0.25, train_limit=150)
     return Laboratory(tmp_path_factory.mktemp("few"), split)
 
@@ -73,9 +66,7 @@ def test_confidence_falls(name: str, few: Laboratory, overconfident: Outcome) ->
     assert outcome.accuracy > 0.8
 
 
-def test_the_entropy_penalty_lowers_confidence_as_far_as_its_weight(
-    few: Laboratory, overconfident: Outcome
-) -> None:
+def test_the_entropy_penalty_lowers_confidence_as_far_as_its_weight(few, overconfident):
     outcome = few.compute("train", {"ecp": {"weight": 5.0}}, TOO_LONG)
     assert outcome.confidence < overconfident.confidence - 0.05
 

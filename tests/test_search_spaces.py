@@ -1,5 +1,3 @@
-"""Parameters and their files: what a value may be, and which default is whose."""
-
 import json
 import math
 import re
@@ -200,7 +198,6 @@ def lines_of(place: str) -> list[str]:
 
 
 def known() -> dict[str, list[str]]:
-    """Return the lines of every place as they were when somebody last read them."""
     blocks = re.split(r"\n(?! )", REFERENCE.read_text(encoding="utf-8").rstrip())
     return {place: lines for place, *lines in map(str.splitlines, blocks)}
 

@@ -94,12 +94,10 @@ def opened(scratch: Path) -> list[str]:
 
 
 def is_open(place: Path) -> bool:
-    """Return True if anybody may list a folder and enter it."""
     wanted = stat.S_IROTH | stat.S_IXOTH
     return place.stat().st_mode & wanted == wanted
 
 
 def closed(place: Path) -> Path | None:
-    """Return the first folder on the way to a place that not everybody may enter."""
     above = [p for p in reversed(place.parents) if not p.stat().st_mode & stat.S_IXOTH]
     return above[0] if above else None

@@ -39,8 +39,7 @@ def arena(
     sweep: SweepFile,
     format: TextFormat = "terminal",
     diagram: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Draw the ranks by NLL: .pdf, .png or .svg."),
+        Path | None, typer.Option(dir_okay=False, help="Draw the ranks by NLL: .pdf, .png or .svg.")
     ] = None,
     processes: Processes = None,
 ) -> None:

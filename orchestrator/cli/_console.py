@@ -57,9 +57,7 @@ def print_table(
 
 
 def print_plain(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    texts: Sequence[str] | None = None,
+    headings: Sequence[str], rows: Iterable[Sequence[str]], texts: Sequence[str] | None = None
 ) -> None:
     """Print a table without lines; columns in ``texts`` (default: all) are left-aligned."""
     table = Table(box=None)

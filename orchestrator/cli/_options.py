@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 Address = Annotated[
-    str | None,
-    typer.Option(help="A Ray cluster: auto or HOST:PORT; default: this machine."),
+    str | None, typer.Option(help="A Ray cluster: auto or HOST:PORT; default: this machine.")
 ]
 Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]

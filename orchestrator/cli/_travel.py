@@ -16,8 +16,7 @@ from trainables.common.words import many
 
 ACCEPTED, REFUSED = 0, 3
 Out = Annotated[
-    Path,
-    typer.Option(help="Folder of page and package; or FILE.calsweep.", show_default=False),
+    Path, typer.Option(help="Folder of page and package; or FILE.calsweep.", show_default=False)
 ]
 
 
@@ -79,8 +78,7 @@ def merge(
 
 def verify(
     package: Annotated[
-        str,
-        typer.Argument(help="The package, a zip file or hf:ORG/NAME.", show_default=False),
+        str, typer.Argument(help="The package, a zip file or hf:ORG/NAME.", show_default=False)
     ],
     retrain: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the trials to compute again.")
@@ -97,8 +95,7 @@ def verify(
         str | None, typer.Option(help="The code that may have computed it; default: this one.")
     ] = None,
     trust_plugins: Annotated[
-        bool,
-        typer.Option("--trust-plugins", help="Run the code of plugins inside the package."),
+        bool, typer.Option("--trust-plugins", help="Run the code of plugins inside the package.")
     ] = False,
     report: Annotated[
         Path | None,

@@ -42,9 +42,7 @@ def load(file: Path | None) -> nightly.Nightly:
     return nightly.load_nightly(file or nightly.benchmark_file())
 
 
-def judged_nights(
-    benchmark: nightly.Nightly,
-) -> list[tuple[nightly.NightRecord, nightly.Verdict]]:
+def judged_nights(benchmark: nightly.Nightly) -> list[tuple[nightly.NightRecord, nightly.Verdict]]:
     """Return record and verdict of all judged nights; raise ``InputError`` if there are none."""
     judged = benchmark.book().judged()
     if not judged:

@@ -200,9 +200,7 @@ def _exit(folder: SweepFolder, number: str) -> str:
 
 
 def call_slurm(
-    command: Sequence[str],
-    seconds: float = COMMAND_SECONDS,
-    env: Mapping[str, str] | None = None,
+    command: Sequence[str], seconds: float = COMMAND_SECONDS, env: Mapping[str, str] | None = None
 ) -> str:
     """Return the output of a command of SLURM."""
     if shutil.which(command[0]) is None:

@@ -19,15 +19,7 @@ from orchestrator.nightly.verdict.limits import measure_of
 from orchestrator.storage.provenance import library_version
 from orchestrator.tables.columns import templates
 from orchestrator.tables.figures import MEMORY, measured, signed
-from trainables.charts.chart import (
-    Chart,
-    amount,
-    drawn,
-    layer,
-    names,
-    side_by_side,
-    writable,
-)
+from trainables.charts.chart import Chart, amount, drawn, layer, names, side_by_side, writable
 from trainables.common.words import many
 from trainables.metrics import METRICS
 

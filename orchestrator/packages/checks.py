@@ -13,15 +13,7 @@ from torch import Tensor
 from orchestrator.packages.again import Again
 from orchestrator.packages.derive import derived_texts
 from orchestrator.packages.journals import cleaned
-from orchestrator.packages.package import (
-    MALFORMED,
-    SPLITS,
-    SUITES,
-    TEST,
-    VALIDATION,
-    Cell,
-    Package,
-)
+from orchestrator.packages.package import MALFORMED, SPLITS, SUITES, TEST, VALIDATION, Cell, Package
 from orchestrator.packages.predictions import RowPredictions, tested
 from orchestrator.packages.publish import ENDED, split_of
 from orchestrator.storage.events import (

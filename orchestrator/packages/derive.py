@@ -3,13 +3,7 @@
 import json
 from typing import Any
 
-from orchestrator.packages.package import (
-    CELLS,
-    TABLE,
-    TEST,
-    Cell,
-    Package,
-)
+from orchestrator.packages.package import CELLS, TABLE, TEST, Cell, Package
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 

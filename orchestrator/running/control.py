@@ -164,8 +164,7 @@ def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Sn
             yield _Throttle(LIVE_SECONDS, lambda now: live.update(_panel(now), refresh=True))
     else:
         yield _Throttle(
-            PLAIN_SECONDS,
-            lambda now: console.print(now.line(), highlight=False, soft_wrap=True),
+            PLAIN_SECONDS, lambda now: console.print(now.line(), highlight=False, soft_wrap=True)
         )
 
 

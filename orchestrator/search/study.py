@@ -153,10 +153,7 @@ class StudySearch:
         self, parameters: Mapping[str, Any], state: TrialState, values: list[float] | None
     ) -> FrozenTrial:
         return optuna.trial.create_trial(
-            state=state,
-            params=dict(parameters),
-            distributions=self._distributions,
-            values=values,
+            state=state, params=dict(parameters), distributions=self._distributions, values=values
         )
 
     def _hand_over(self) -> None:

@@ -15,14 +15,7 @@ from ._contrast import Contrast, contrast
 from ._deploy import Answer, Spread, deployment, spreads
 from ._diagram import critical_difference_diagram
 from ._letters import letters
-from ._ranks import (
-    BlockScores,
-    PairTest,
-    RankComparison,
-    block_scores,
-    holm,
-    rank_comparison,
-)
+from ._ranks import BlockScores, PairTest, RankComparison, block_scores, holm, rank_comparison
 from ._resampled import BOOTSTRAPPED
 from ._ties import Need, Ties, ties
 

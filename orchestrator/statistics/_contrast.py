@@ -112,10 +112,7 @@ def _shrunk(one: Contrast, freedom: float, variance: float, most: float) -> Cont
     return replace(one, between=between, freedom=max(min(whole, most), one.freedom))
 
 
-def _prior(
-    variances: NDArray[np.float64],
-    freedom: NDArray[np.float64],
-) -> tuple[float, float]:
+def _prior(variances: NDArray[np.float64], freedom: NDArray[np.float64]) -> tuple[float, float]:
     """Fit a scaled inverse chi-square and return its degrees of freedom and variance."""
     special = scipy.special
     logs = np.log(variances) - special.digamma(freedom / 2) + np.log(freedom / 2)

@@ -23,11 +23,7 @@ class Resampled(NamedTuple):
 
 
 def resampled(
-    metric: str,
-    log_probs: Tensor,
-    labels: Tensor,
-    counts: Tensor,
-    calibration: Rows | None = None,
+    metric: str, log_probs: Tensor, labels: Tensor, counts: Tensor, calibration: Rows | None = None
 ) -> Resampled:
     """Return a metric, as ``trainables.metrics.rows_or_value`` defines it.
 

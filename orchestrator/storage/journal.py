@@ -118,10 +118,7 @@ def read_events(path: str | Path, offset: int = 0, limit: int = -1) -> tuple[lis
 
 
 def _scan(
-    path: str | Path,
-    offset: int = 0,
-    limit: int = -1,
-    kinds: Collection[type[Event]] | None = None,
+    path: str | Path, offset: int = 0, limit: int = -1, kinds: Collection[type[Event]] | None = None
 ) -> Iterator[tuple[Event | None, int]]:
     """Yield each complete line's event (None if not of ``kinds``) and the offset after it."""
     end, count = offset, 0

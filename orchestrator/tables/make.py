@@ -269,10 +269,7 @@ def render(table: ComparisonTable, format: str) -> str:
 
 
 def comparison_table(
-    sweep: str,
-    *,
-    tracking_uri: str | None = None,
-    metrics: Sequence[str] | None = None,
+    sweep: str, *, tracking_uri: str | None = None, metrics: Sequence[str] | None = None
 ) -> ComparisonTable:
     """Build the comparison table of a sweep from the tracking server.
 

@@ -131,7 +131,6 @@ class Cluster:
         assert self._answer() == "done"
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that compute trials now."""
         found = psutil.Process(self.process.pid).children(recursive=True)
         return [process for process in found if is_trial(process)]
 
@@ -242,7 +241,6 @@ class Storm:
         )
 
     def _let_it_work(self, driver: subprocess.Popen[Any]) -> None:
-        """Wait until trials run, and a random while longer."""
         self._wait_for_trials(driver, 1)
         time.sleep(self._random.uniform(*self.weather.pause))
 

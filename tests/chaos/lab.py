@@ -29,7 +29,6 @@ class Lab:
 
 
 def one_line(done: Done) -> bool:
-    """Return True if the command complained in one line, without a traceback."""
     complaints = [line for line in done.errors.splitlines() if line.startswith("calsweep: ")]
     return len(complaints) == 1 and "Traceback" not in done.errors + done.output
 

@@ -62,7 +62,6 @@ class Done:
     errors: str
 
     def line(self, beginning: str) -> str:
-        """Return the one line of both streams that holds a text."""
         lines = [line for line in (self.output + self.errors).splitlines() if beginning in line]
         assert len(lines) == 1, (beginning, self)
         return lines[0]
@@ -93,7 +92,6 @@ class Command:
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the whole process group, as a terminal does."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -103,11 +101,9 @@ class Command:
         return Done(code, seconds, self._logs[0].read_text(), self.errors)
 
     def family(self) -> list[psutil.Process]:
-        """Return every process that stems from it, orphans included."""
         return [process for process in psutil.process_iter() if _marked(process, self.mark)]
 
     def left_behind(self) -> list[str]:
-        """Return what of Ray still runs."""
         lines = [" ".join(process.cmdline())[:80] for process in self.family() if alive(process)]
         return [line for line in lines if line and "orchestrator.tracking" not in line]
 
@@ -147,7 +143,6 @@ class Sweep:
         return Command(self.folder, "run", "--resume", self.name, *place, *arguments, **environment)
 
     def obey(self, line: str, **environment: str) -> Done:
-        """Run the command that a line of output advises, as it stands there."""
         words = shlex.split(line[line.index("calsweep ") :])
         return Command(self.folder, *words[1:], **environment).wait()
 
@@ -163,7 +158,6 @@ class Sweep:
         return [event.key for event in self.events("trial_finished")]
 
     def suggestions(self) -> list[str]:
-        """Return what every trial was asked to compute; twice, if it was asked two things."""
         names = ("study", "role", "number", "parameters")
         started = self.events("trial_started")
         return sorted({json.dumps([getattr(event, name) for name in names]) for event in started})

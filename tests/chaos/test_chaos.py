@@ -1,5 +1,3 @@
-"""A short storm over a real sweep on a real cluster; ``harness.py`` is the long form's script."""
-
 from pathlib import Path
 
 import pytest

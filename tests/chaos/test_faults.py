@@ -1,11 +1,8 @@
-"""A real sweep that is stopped, started twice, without its server, without room."""
-
 import os
 import signal
 import socket
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from lab import Lab, check_full_disk, mounted
@@ -74,9 +71,7 @@ def test_it_goes_on_as_it_said_and_tells_what_is_not_delivered(story: Story, lab
     assert statuses(store) == {"FINISHED": 4}
 
 
-def test_a_disk_that_is_full_ends_it_and_more_room_lets_it_go_on(
-    story: Story, lab: Lab, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_full_ends_it_and_more_room_lets_it_go_on(story, lab, tmp_path):
     # Only that nothing can be mounted excuses it; what comes later is a failure.
     try:
         with mounted(tmp_path, 2**20):

@@ -1,5 +1,3 @@
-"""A sweep as a job of a real cluster."""
-
 import shlex
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Real sweeps, each stopped five times by any signal at any moment: 60 tries in all."""
-
 import os
 import random
 import signal
@@ -66,9 +64,7 @@ def calm(lab: Lab) -> Sweep:
 
 
 @pytest.mark.parametrize("seed", range(SWEEPS))
-def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
-    seed: int, lab: Lab, calm: Sweep
-) -> None:
+def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(seed, lab, calm):
     chance, wrong = random.Random(seed), []
     sweep = lab.sweep()
     for _ in range(TRIES):
@@ -89,7 +85,6 @@ def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
 
 
 def differences(sweep: Sweep, calm: Sweep) -> list[str]:
-    """Return what differs from an undisturbed sweep, to the last digit."""
     same = figures(sweep) == figures(calm)
     return [*sweep.faults(calm), *(() if same else ("figures differ",))]
 
@@ -99,10 +94,7 @@ def wait_for(sweep: Sweep, command: Command, phase: str) -> None:
     kind = PHASES[phase]
     before = len(sweep.events(kind))
     folder = SweepFolder(sweep.directory)
-    sweep.wait_for(
-        command,
-        lambda: len(sweep.events(kind)) > before if kind else folder.is_owned(),
-    )
+    sweep.wait_for(command, lambda: len(sweep.events(kind)) > before if kind else folder.is_owned())
 
 
 def stopped(sweep: Sweep, command: Command, way: str) -> tuple[str, list[str]]:
@@ -142,5 +134,4 @@ def is_left(process: psutil.Process) -> bool:
 
 
 def figures(sweep: Sweep) -> list[Any]:
-    """Return every test metric, exactly."""
     return sorted((e.study, e.seed, sorted(e.metrics.items())) for e in sweep.events("evaluated"))

@@ -114,17 +114,14 @@ class Folder:
 
 
 def now(folder: Folder) -> Tree:
-    """Return all that programs see: what a killed process leaves."""
     return _tree(folder, lambda folder: folder.names, lambda file: bytes(file.content))
 
 
 def synced(folder: Folder) -> Tree:
-    """Return the least that a power cut leaves."""
     return _tree(folder, lambda folder: folder.durable, lambda file: file.durable)
 
 
 def after_power_cut(folder: Folder, random: Random) -> Tree:
-    """Return what a power cut leaves if chance decides what was not synced."""
     arrived: set[Entry] = set()
     return _tree(folder, lambda at: at.left(random, arrived), lambda file: file.left(random))
 

@@ -48,14 +48,12 @@ def states(recording: Recording, draws: int) -> Iterator[State]:
 
 
 def whole(recording: Recording) -> Tree:
-    """Return all files as the recorded calls leave them."""
     replay = Replay(recording.top, {})
     list(replay.run(recording.calls))
     return now(replay.root)
 
 
 def read(top: Path) -> Tree:
-    """Return all files of a folder."""
     return {str(path.relative_to(top)): _content(path) for path in top.rglob("*")}
 
 

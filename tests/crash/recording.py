@@ -141,7 +141,6 @@ class Replay:
         return folder, name, folder.names.get(name)
 
     def _place(self, handle: str) -> Place | None:
-        """Return the place of ``N<path>``, None if the file is not below the top."""
         number, _, path = handle.partition("<")
         ours = self._below(_text(path).removesuffix(DELETED)) is not None
         return self._places.get(number) if ours else None
@@ -277,7 +276,6 @@ def _write(place: Place, data: bytes) -> bool:
 
 
 def _bytes(argument: str) -> bytes:
-    """Return what a string in an argument holds, if there is one."""
     _, quoted, rest = argument.partition('"')
     return bytes.fromhex(rest.partition('"')[0].replace("\\x", "")) if quoted else b""
 

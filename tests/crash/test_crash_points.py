@@ -1,5 +1,3 @@
-"""Wherever a sweep, night or calibration stops, it resumes and ends as undisturbed."""
-
 from __future__ import annotations
 
 import gc
@@ -80,9 +78,7 @@ def test_replay_leaves_the_same_files(workload: str, recorded: Any, top: Path) -
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_crash_points_of_a_sample_recover(
-    workload: str, recorded: Any, undisturbed: Any, top: Path
-) -> None:
+def test_crash_points_of_a_sample_recover(workload, recorded, undisturbed, top):
     found = list(states(recorded(workload), draws=3))
     check(workload, Random(0).sample(found, SAMPLE[workload]), undisturbed, top)
 
@@ -91,9 +87,7 @@ def test_crash_points_of_a_sample_recover(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_crash_point_recovers(
-    workload: str, part: int, recorded: Any, undisturbed: Any, top: Path
-) -> None:
+def test_every_crash_point_recovers(workload, part, recorded, undisturbed, top):
     found = islice(states(recorded(workload), DRAWS[workload]), part, None, PARTS)
     print(f"{workload}, {part}: {check(workload, found, undisturbed, top)} states")  # noqa: T201
 
@@ -110,9 +104,7 @@ def check(workload: str, found: Iterable[State], undisturbed: Any, top: Path) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("removed", REMOVED)
-def test_missing_safeguard_is_found(
-    removed: str, recorded: Any, undisturbed: Any, top: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_safeguard_is_found(removed, recorded, undisturbed, top, monkeypatch):
     workload = REMOVED[removed].workload
     expected = undisturbed(workload)
     found = list(states(recorded(workload, removed), draws=10))

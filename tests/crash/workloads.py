@@ -65,7 +65,6 @@ def sweep(root: Path) -> list[Any]:
 
 
 def figures(rows: Iterable[StudyResult]) -> list[Any]:
-    """Return what of a table does not depend on when it was computed."""
     return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
 
 
@@ -114,7 +113,6 @@ def quick() -> Iterator[None]:
 
 
 def lost(root: Path) -> list[str]:
-    """Return the outcomes that a journal calls stored, but that are not there intact."""
     return [key for journal in root.rglob("journal.jsonl") for key in _lost(journal)]
 
 

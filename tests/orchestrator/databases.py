@@ -19,7 +19,6 @@ def empty_database() -> bytes:
 
 
 def place_database(storage: Path) -> Path:
-    """Put one where a sweep in that storage looks for its own, and return the storage."""
     storage.mkdir(parents=True, exist_ok=True)
     (storage / "mlflow.db").write_bytes(empty_database())
     return storage

@@ -1,5 +1,3 @@
-"""The loop: jobs given out, tried again, written down and ended once."""
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

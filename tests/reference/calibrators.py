@@ -153,7 +153,6 @@ def entropy(z: Matrix) -> float:
 
 
 def drawn(candidates: list[int], seed: int) -> list[int]:
-    """Return a tenth of the candidates as PyTorch shuffles them, which is part of the method."""
     order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
     return [candidates[i] for i in order[: max(1, min(500, len(candidates) // 10))].tolist()]
 

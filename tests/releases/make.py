@@ -28,12 +28,10 @@ KEPT = ("logits.npz", "storage/artifacts", "storage/data", "storage/sweeps/mini/
 
 
 def write_sweep() -> None:
-    """Write the sweep file of all miniatures into the current folder."""
     Path("sweep.yaml").write_text(SWEEP)
 
 
 def table(out: Path) -> None:
-    """Write the sweep's table without what differs between equal runs."""
     words = ["--show", "comparable", "--format", "csv", "--out", str(out)]
     assert main(["table", "mini", *words, "--storage", "storage"]) == 0
 
@@ -59,7 +57,6 @@ def make() -> None:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an entry that tells nothing of who made it; none for a lock."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return None if member.name.endswith(".lock") else member

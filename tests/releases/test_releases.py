@@ -1,5 +1,3 @@
-"""Storages that earlier releases left in the middle of a sweep: resumed, read and reported."""
-
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -17,16 +15,13 @@ JOURNAL = Path("storage/sweeps/mini/journal.jsonl")
 
 
 def keys(kind: str) -> Counter[str]:
-    """Return how often the journal says something of each trial."""
     return Counter(event.key for event in read_events(JOURNAL)[0] if event.event == kind)
 
 
 @pytest.mark.full
 @one_process()
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda path: path.name)
-def test_a_storage_of_an_earlier_release_goes_on(
-    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_of_an_earlier_release_goes_on(storage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with tarfile.open(storage) as archive:
         archive.extractall(filter="data")

@@ -88,11 +88,9 @@ class World:
         self.stopped = 0  # How many did while a driver was there to notice it.
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Let something happen so many seconds later."""
         self.at(self.now + seconds, action)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Let something happen at a time, of equal ones in the order of the calls."""
         self._count += 1
         heapq.heappush(self._coming, (time, self._count, action))
 
@@ -108,11 +106,9 @@ class World:
         action()
 
     def happens(self, share: float) -> bool:
-        """Return True in so large a share of the calls."""
         return self.random.random() < share
 
     def operation(self) -> None:
-        """End the process at work, perhaps."""
         if self.at_work is not None and self.happens(self.faults.kill):
             raise Killed
 
@@ -138,13 +134,11 @@ class Attempt:
     epochs: int = 0
 
     def receive(self, report: Report) -> None:
-        """Take in a report as the driver does; after the end it adds nothing."""
         if not self.ended:
             self.ended, self.last = report.ended, self.last if report.ended else report
 
     @property
     def loop(self) -> tuple[int, bool, str]:
-        """Return the driver, whether it measured, and the key: these attempts are one job's."""
         return self.life, isinstance(self.job.work, TestWork), self.job.key
 
 
@@ -208,11 +202,9 @@ class MemoryStore(ArtifactStore):
         self.lost: Counter[str] = Counter()
 
     def find(self, ref: ArtifactRef) -> Artifact | None:
-        """Return an artifact."""
         return self.found.get(ref)
 
     def contains(self, ref: ArtifactRef) -> bool:
-        """Return True if an artifact is there."""
         return ref in self.found
 
     holds = contains
@@ -235,21 +227,17 @@ class MemoryStore(ArtifactStore):
             self.lost[place[1]] += 1
 
     def lock(self, ref: ArtifactRef) -> Any:
-        """Return the lock of an artifact."""
         return self._locks.setdefault(ref.key, _Lock(self._world))
 
     def checkpoint(self, ref: ArtifactRef) -> Any:
-        """Return the state of a stage."""
         return self._checkpoints.setdefault(ref.key, _Checkpoint(self._world))
 
     def release_all(self, process: Process) -> None:
-        """Take the locks from a process that ended, as its system does."""
         for lock in self._locks.values():
             lock.holder = None if lock.holder is process else lock.holder
 
 
 def draws(key: str) -> Random:
-    """Return the random numbers that belong to a key for good."""
     return Random(int(hashlib.sha256(f"{SALT} {key}".encode()).hexdigest()[:12], 16))
 
 
@@ -306,14 +294,12 @@ class _Run(StageRun):
 
 
 def told(request: Mapping[str, Any]) -> str:
-    """Return what a stage computes, without the versions that are part of its key."""
     upstream = request["upstream_request"]
     below = told(upstream) if upstream else ""
     return f"{request['stage']} {sorted(request['parts'].items())} {request['seed']} {below}"
 
 
 def figures(stage: str, epoch: int) -> dict[str, float]:
-    """Return the validation metrics of an epoch: few values, so that there are ties."""
     draw = draws(f"{stage} {epoch}")
     return {"val_ece": draw.choice((0.01, 0.02)), "val_acc": draw.choice((0.9, 0.95, 0.955))}
 
@@ -364,21 +350,17 @@ class SimulatedBench(Bench):
         """Stay where it is."""
 
     def clock(self) -> float:
-        """Return the virtual time of the process."""
         return self.world.now + self.computed
 
     def pause(self, seconds: float) -> None:
-        """Put the next step off."""
         self.waits = seconds
 
     def task(self, directory: str, graph: bool) -> Any:
-        """Return what has a device and no data."""
         return self
 
     def open_run(
         self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
     ) -> StageRun:
-        """Return a stage that takes no time."""
         return _Run(self, request, together)
 
 
@@ -415,12 +397,10 @@ class Process:
 
     @property
     def job(self) -> Job | None:
-        """Return the job at hand."""
         return self.attempt.job if self.attempt else None
 
     @property
     def gpus(self) -> float:
-        """Return its job's share of the node's GPU."""
         return self.job.gpus if self.job else 0.0
 
 

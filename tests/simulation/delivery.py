@@ -113,7 +113,6 @@ class Delivery:
         self.cut = False  # Whether a power cut removed events that may have been delivered.
 
     def lose_power(self) -> None:
-        """Lose the shipper: its machine is the driver's."""
         self._shipper, self.cut = None, True
 
     def deliver(self, until_done: bool = False) -> None:

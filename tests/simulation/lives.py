@@ -121,7 +121,6 @@ class Outcome:
 
     @property
     def table(self) -> list[Any]:
-        """Return the rows of the comparison table, but for what time decides."""
         rows = self.results
         return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
 
@@ -163,7 +162,6 @@ def live(seed: int, folder: Path, weather: Faults = STORMY, die: float = 0.01) -
 
 
 def _machines_failed(ledger: Ledger) -> bool:
-    """Return True if a resumed sweep tries something again."""
     lost = any(study.reason.startswith("not measured") for study in ledger.studies.values())
     return lost or any(trial.fault for trial in ledger.trials.values())
 

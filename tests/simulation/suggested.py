@@ -58,7 +58,6 @@ def make_once(
 
 
 def open_once(study: StudyState, *given: Any) -> StudyOpened:
-    """Return the event that opens a study."""
     if study.plan.id not in _opened:
         _opened[study.plan.id] = _opening(study, *given)
     return replace(_opened[study.plan.id])

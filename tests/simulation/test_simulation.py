@@ -1,10 +1,7 @@
-"""A whole sweep under every fault that a seed brings ends as the undisturbed one does."""
-
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,17 +60,13 @@ def check(seeds: range, run: Callable[..., Outcome], calm: Outcome) -> None:
 
 
 @pytest.mark.full
-def test_disturbed_sweeps_end_as_undisturbed_ones(
-    run: Callable[..., Outcome], calm: Outcome
-) -> None:
+def test_disturbed_sweeps_end_as_undisturbed_ones(run, calm):
     check(range(SEEDS), run, calm)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 100_000, LONG))
-def test_many_disturbed_sweeps_end_as_undisturbed_ones(
-    first: int, run: Callable[..., Outcome], calm: Outcome
-) -> None:
+def test_many_disturbed_sweeps_end_as_undisturbed_ones(first, run, calm):
     check(range(first, first + LONG), run, calm)
 
 
@@ -83,9 +76,7 @@ def test_seed_replays_its_run(run: Callable[..., Outcome]) -> None:
     assert (one.events, one.seconds) == (again.events, again.seconds)
 
 
-def test_what_is_computed_once_is_as_computed_anew(
-    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_computed_once_is_as_computed_anew(run, monkeypatch):
     once = run(1).events
     monkeypatch.setattr(state_module, "StudySearch", StudySearch)
     monkeypatch.setattr(TrialMaker, "make", suggested._make)
@@ -94,9 +85,7 @@ def test_what_is_computed_once_is_as_computed_anew(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_broken_node_is_left_out(
-    seed: int, run: Callable[..., Outcome], calm: Outcome, tmp_path: Path
-) -> None:
+def test_broken_node_is_left_out(seed, run, calm, tmp_path):
     world, said, starts = World(seed, CALM), list[str](), list[Any]()
     disk, store = Disk(world, 0.0), MemoryStore(world)
     cluster = Simulated(world, store, nodes=3)
@@ -171,12 +160,7 @@ BUGS = {
         "(job.key, job.attempt) not in self._placed",
         "job.attempt == 0 and (job.key, 0) not in self._placed",
     ),
-    "a job that wants a whole GPU gets its share again": (
-        jobs,
-        "next_attempt",
-        "gpus=1.0, ",
-        "",
-    ),
+    "a job that wants a whole GPU gets its share again": (jobs, "next_attempt", "gpus=1.0, ", ""),
     "a process that hangs is left alone": (Silence, "hung", "silent > self.limit", "False"),
     "a lock is never released": (StageComputation, "close", "self._lock.release()", "pass"),
     "a lock is not waited for": (StageComputation, "_begin", "not lock.take()", "lock is None"),
@@ -186,12 +170,7 @@ BUGS = {
         "self._reported = len(computation.history)",
         "self._reported = len(computation.history) + 1",
     ),
-    "a checkpoint is not read": (
-        StageComputation,
-        "_opened",
-        "not checkpoint.exists()",
-        "True",
-    ),
+    "a checkpoint is not read": (StageComputation, "_opened", "not checkpoint.exists()", "True"),
     "a resumed stage forgets its seconds": (
         StageComputation,
         "_opened",
@@ -210,12 +189,7 @@ BUGS = {
         'state["seconds"]',
         '2 * state["seconds"]',
     ),
-    "a repeated epoch counts again": (
-        Ledger,
-        "_epoch",
-        "event.step <= trial.last_step",
-        "False",
-    ),
+    "a repeated epoch counts again": (Ledger, "_epoch", "event.step <= trial.last_step", "False"),
     "a resumed stage forgets its history": (
         StageComputation,
         "_opened",
@@ -255,12 +229,7 @@ BUGS = {
         "return all(",
         "return False and all(",
     ),
-    "an end counts twice": (
-        Ledger,
-        "_trial_finished",
-        '- (trial.status == "finished")',
-        "",
-    ),
+    "an end counts twice": (Ledger, "_trial_finished", '- (trial.status == "finished")', ""),
     "a run is created without looking": (
         _Shipper,
         "_deliver_pending",
@@ -290,12 +259,7 @@ BUGS = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bug_is_found_and_replayed(
-    bug: str,
-    run: Callable[..., Outcome],
-    calm: Outcome,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_planted_bug_is_found_and_replayed(bug, run, calm, monkeypatch):
     owner, function, old, new = BUGS[bug]
     wrong = planted(owner, function, old, new)
     monkeypatch.setattr(owner, function, wrong)

@@ -62,18 +62,15 @@ class Recording:
         self.total = torch.ones((), device=torch.device("cuda", 0))
 
     def replay(self) -> None:
-        """Launch once."""
         self.total.add_(1)
 
 
 @contextlib.contextmanager
 def recording(graph: Recording, **how: Any) -> Iterator[None]:
-    """Have the step run as it is written, once an epoch."""
     yield
 
 
 def counted(run: Callable[[], object]) -> Counts:
-    """Return the launches of a call."""
     with import_module("nullgpu").counted() as counts:
         run()
     return counts
@@ -132,14 +129,12 @@ def epoch(steps: int, model: str, parts: dict[str, dict[str, Any]], graph: bool 
 
 
 def step(model: str, parts: dict[str, dict[str, Any]], graph: bool = False) -> list[float]:
-    """Return launches, fills, waits and pageable copies of a training step."""
     # The first steps of a recorded epoch run as they are written.
     short, long = (epoch(steps + WARM_UP * graph, model, parts, graph) for steps in (SHORT, LONG))
     return each(short, long)
 
 
 def each(short: Counts, long: Counts) -> list[float]:
-    """Return launches, fills, waits and pageable copies of each of the steps or batches."""
     names = ("launches", "memset", "syncs", "h2d_pageable")
     return [(long[name] - short[name]) / (LONG - SHORT) for name in names]
 

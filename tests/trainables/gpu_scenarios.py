@@ -45,13 +45,7 @@ from trainables.losses import LOSSES
 from trainables.methods import build_method, method_names
 from trainables.models import model_names
 from trainables.refinements import REFINEMENTS
-from trainables.stages import (
-    StageRequest,
-    TaskData,
-    evaluate_on_test,
-    open_stage,
-    refine,
-)
+from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, refine
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.pixels import calibrated, outputs_of, score_pixels
@@ -109,7 +103,6 @@ def almost_full() -> Iterator[None]:
 
 @contextmanager
 def full_card() -> Iterator[None]:
-    """Have torch answer so of a real card."""
     with patch.object(torch.cuda, "mem_get_info", lambda device: (1000, 80 * GIBIBYTE)):
         yield
 
@@ -224,11 +217,7 @@ def every_method_deterministically() -> Any:
 def every_model() -> Any:
     images = LAB.data.search.train
     few = RowArrays(images.values[:2], images.labels[:2])  # One step each.
-    given = {
-        ImageShape: (few, LAB.prepared.info),
-        TextShape: texts(2),
-        MaskedShape: masks(2),
-    }
+    given = {ImageShape: (few, LAB.prepared.info), TextShape: texts(2), MaskedShape: masks(2)}
     quick = {"batch_size": 2, "augmentation": "none"}
     return {
         name: train({"ce": {}}, name, data=data, **quick).epoch
@@ -239,7 +228,6 @@ def every_model() -> Any:
 
 
 def texts(rows: int) -> tuple[RowArrays, DatasetInfo]:
-    """Return texts of eight words of three classes."""
     values = np.arange(8 * rows, dtype=np.int32).reshape(rows, 8) % 6
     inputs = Texts(vocabulary=5, length=8, words=tuple("abcde"))
     return RowArrays(values, np.arange(rows) % 3), replace(LAB.prepared.info, inputs=inputs)
@@ -382,11 +370,7 @@ def launches() -> Any:
     """Launches and waits of a step, as the benchmark counts them."""
     if not PRETENDED:
         return None
-    count, step, scored = (
-        gpu_launches.loss_step,
-        gpu_launches.step,
-        gpu_launches.pixels_evaluated,
-    )
+    count, step, scored = (gpu_launches.loss_step, gpu_launches.step, gpu_launches.pixels_evaluated)
     counts = {name: count(name, 1000) for name in LOSSES.names()}
     return {
         "losses": {name: found["launches"] for name, found in counts.items()},

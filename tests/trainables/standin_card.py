@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainables.common import later
+
 CARD, HOST = torch.device("cuda:0"), torch.device("cpu")
 COPIES = {"aten::copy_", "aten::_to_copy"}
 AS_TENSOR = torch.as_tensor
@@ -155,7 +157,6 @@ class Card(TorchDispatchMode):
 
 
 def as_tensor(data: Any, **kwargs: Any) -> Tensor:
-    """Do what ``torch.as_tensor`` does, which takes a tensor here for one of the host."""
     return data if isinstance(data, OnCard) else AS_TENSOR(data, **kwargs)
 
 
@@ -171,6 +172,7 @@ def standin_card(**memory: int) -> Iterator[None]:
             patch("trainables.refinements._trainer.Generator", CardGenerator),
             patch.object(torch.cuda.random, "_lazy_init", lambda: None),
             patch.object(torch, "as_tensor", as_tensor),
+            patch.object(later.torch, "as_tensor", as_tensor, create=True),
             patch.object(torch.cuda, "default_generators", (torch.Generator(),)),
             Card(),
         ):

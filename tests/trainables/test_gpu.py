@@ -57,10 +57,7 @@ def on_pretended_card(shared: Path, folder: Path) -> str:
     return run(["bash", tool / "run.sh", sys.executable, SCRIPT, folder], NULLGPU=str(card))
 
 
-REAL = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+REAL = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 CARDS = ["stand-in", pytest.param("pretended", marks=NEEDED), pytest.param("real", marks=REAL)]
 
 

@@ -1,5 +1,3 @@
-"""The retry rule, and what a lost job's report says."""
-
 from typing import Any
 
 import pytest

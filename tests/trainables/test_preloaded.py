@@ -1,5 +1,3 @@
-"""Imports of the server of worker processes."""
-
 import os
 import signal
 import sys

@@ -1,5 +1,3 @@
-"""The trainable that Tune runs around a worker, without a cluster."""
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

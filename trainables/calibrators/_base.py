@@ -14,12 +14,7 @@ from trainables.calibrators._registry import CALIBRATORS as CALIBRATORS
 from trainables.calibrators.objectives import Objective, build_objective
 from trainables.common.errors import InputError
 from trainables.common.fields import CheckedFields
-from trainables.common.logit_rows import (
-    LogitScale,
-    check_logits,
-    check_rows,
-    row_blocks,
-)
+from trainables.common.logit_rows import LogitScale, check_logits, check_rows, row_blocks
 from trainables.data import DataNote
 
 TIE_GAP = 4.0

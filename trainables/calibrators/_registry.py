@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from trainables.calibrators._base import Calibrator
 
 CALIBRATORS: Registry[Calibrator] = Registry(
-    "calibrator",
-    "trainables.calibrators",
-    "trainables.calibrators._base.Calibrator",
-    "calibrators",
+    "calibrator", "trainables.calibrators", "trainables.calibrators._base.Calibrator", "calibrators"
 )
 DEFAULT_OBJECTIVE = "ce"
 

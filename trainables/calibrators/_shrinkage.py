@@ -38,10 +38,7 @@ class PulledFit(Protocol):
 
 
 def fit_shrunk(
-    problem: Callable[[Tensor, Tensor], PulledFit],
-    logits: Tensor,
-    labels: Tensor,
-    tolerance: float,
+    problem: Callable[[Tensor, Tensor], PulledFit], logits: Tensor, labels: Tensor, tolerance: float
 ) -> tuple[Tensor, FitReport]:
     """Fit with the pull that is best on held-out rows; ``tolerance`` is for the final fit."""
     whole, pull = problem(logits, labels), _best_pull(problem, logits, labels)

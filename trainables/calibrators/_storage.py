@@ -11,11 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainables.calibrators._base import (
-    Calibrator,
-    FitReport,
-    ObjectiveCalibrator,
-)
+from trainables.calibrators._base import Calibrator, FitReport, ObjectiveCalibrator
 from trainables.calibrators._registry import build_calibrator
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import (

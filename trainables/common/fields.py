@@ -105,8 +105,7 @@ def fitted(*, init: Literal[False] = False) -> Any:
 
 
 @dataclass_transform(
-    eq_default=False,
-    field_specifiers=(checked, number, count, choice, flag, fitted, field),
+    eq_default=False, field_specifiers=(checked, number, count, choice, flag, fitted, field)
 )
 class CheckedFields:
     """A class whose constructor is generated from the fields declared with these functions."""

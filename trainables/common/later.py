@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 
 class _Later(ModuleType):
-    """A module that is imported when one of its names is used."""
+    """A module that is imported when one of its names is used, and then has this name itself."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
+        setattr(self, name, found := getattr(import_module(self.__name__), name))
+        return found
 
 
 class _Type(type):

@@ -35,7 +35,7 @@ def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
 
 def as_tensor(values: Any, name: str) -> Tensor:
     """Return numbers as a tensor, which shares an array's memory if PyTorch supports its type."""
-    if isinstance(values, Tensor):
+    if isinstance(values, torch.Tensor):
         values = values.detach()
     else:
         values = np.asarray(values)

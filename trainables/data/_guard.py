@@ -45,9 +45,7 @@ def _spellings(path: str, is_os_open: bool) -> list[str]:
 
 
 def _make_guard() -> tuple[
-    Callable[[Iterable[str]], None],
-    Callable[[], bool],
-    Callable[[], AbstractContextManager[None]],
+    Callable[[Iterable[str]], None], Callable[[], bool], Callable[[], AbstractContextManager[None]]
 ]:
     """Return functions that seal, check the seal, and seal within a block.
 

@@ -157,11 +157,7 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 def _record_path(reader: Reader, destination: Path) -> Path:
     # If the code of a plugin's reader changes, stored data is not used, as if a file had changed.
     signature = " ".join(filter(None, (reader.signature(), _code(reader))))
-    fields = [
-        reader.full_name(),
-        signature,
-        *filter(None, [dict(reader.settings), reader.edition]),
-    ]
+    fields = [reader.full_name(), signature, *filter(None, [dict(reader.settings), reader.edition])]
     return destination / RECORDS / f"{digest(fields)}.json"
 
 

@@ -236,10 +236,7 @@ def source_names() -> list[str]:
 
 
 def read_source(
-    name: str,
-    root: Path | str,
-    download: bool = True,
-    settings: Mapping[str, Any] | None = None,
+    name: str, root: Path | str, download: bool = True, settings: Mapping[str, Any] | None = None
 ) -> Source:
     """Read a whole data set, into memory or as a list of files.
 

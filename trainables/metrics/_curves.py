@@ -161,9 +161,7 @@ class RiskCoverageCurve:
 
 
 def risk_coverage_curve(
-    logits: ArrayLike | None = None,
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    logits: ArrayLike | None = None, probs: ArrayLike | None = None, labels: ArrayLike | None = None
 ) -> RiskCoverageCurve:
     """Return the error rates that remain when rows of low top-label confidence are rejected.
 

@@ -88,9 +88,7 @@ NEAREST = 1e-12  # Confidences are kept this far from 0 and 1, for logarithms.
 
 
 def estimated_error(
-    logits: ArrayLike | None = None,
-    probs: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    logits: ArrayLike | None = None, probs: ArrayLike | None = None, labels: ArrayLike | None = None
 ) -> float:
     """Return an estimate of the true calibration error of the top-label confidence, in [0, 1].
 

@@ -7,14 +7,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from search_spaces import (
-    SearchSpace,
-    SpaceError,
-    declared,
-    is_number,
-    limits_of,
-    parse_space,
-)
+from search_spaces import SearchSpace, SpaceError, declared, is_number, limits_of, parse_space
 from trainables.common.errors import InputError
 from trainables.common.registry import Addition
 from trainables.common.yaml_text import decoded, read_mapping

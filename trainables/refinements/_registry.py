@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from trainables.refinements._base import Refinement
 
 REFINEMENTS: Registry[Refinement] = Registry(
-    "refinement",
-    "trainables.refinements",
-    "trainables.refinements._base.Refinement",
-    "refinements",
+    "refinement", "trainables.refinements", "trainables.refinements._base.Refinement", "refinements"
 )
 
 

@@ -218,9 +218,7 @@ class MaCCal(Refinement):
     clock: str = choice(default="start", choices=("start", "crossing"))
     inference: str = choice(default="scaled", choices=("scaled", "dense", "last"))
     feedback: str = choice(
-        default="deployed",
-        choices=("dense", "training", *DEPLOYED),
-        variants={"paper": "training"},
+        default="deployed", choices=("dense", "training", *DEPLOYED), variants={"paper": "training"}
     )
     q_role: str = choice(default="drop", choices=("keep", "drop"), variants={"paper": "keep"})
     optimizer: str = choice(

@@ -12,14 +12,7 @@ from .base import (
 )
 from .calibrate import CalibrateStage
 from .given import GivenStage
-from .networks import (
-    LastPass,
-    evaluate_on_test,
-    evaluate_suite,
-    pooled,
-    predictor,
-    suite_key,
-)
+from .networks import LastPass, evaluate_on_test, evaluate_suite, pooled, predictor, suite_key
 from .refine import RefineStage
 from .train import TrainStage
 

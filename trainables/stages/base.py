@@ -20,13 +20,7 @@ from trainables.common.portable import require_portable
 from trainables.common.registry import import_modules
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import Batcher, Inputs, MaskedImages, Pixels, PreparedData, SearchData
-from trainables.metrics import (
-    METRICS,
-    REPORTED,
-    calibration_report,
-    registered_report,
-    row_terms,
-)
+from trainables.metrics import METRICS, REPORTED, calibration_report, registered_report, row_terms
 from trainables.plugins import Pinned, part_codes
 from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
@@ -333,10 +327,7 @@ def validation_rows(store: ArtifactStore, ref: ArtifactRef) -> ValidationRows:
 
 
 def open_stage(
-    request: StageRequest,
-    store: ArtifactStore,
-    data: TaskData,
-    others: Sequence[StageRequest] = (),
+    request: StageRequest, store: ArtifactStore, data: TaskData, others: Sequence[StageRequest] = ()
 ) -> StageRun:
     """Return the run of a stage; see ``StageRun.joined`` for ``others``."""
     if request.portable:

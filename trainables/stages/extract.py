@@ -22,12 +22,7 @@ Notice = Callable[[str], None]
 
 
 def extract_features(
-    model: str,
-    dataset: str,
-    root: Path | str,
-    out: Path,
-    device: torch.device,
-    notice: Notice,
+    model: str, dataset: str, root: Path | str, out: Path, device: torch.device, notice: Notice
 ) -> dict[str, int]:
     """Store the features of all rows as ``.npy`` files in a folder for a task of ``features``.
 
@@ -118,11 +113,7 @@ def _describe(out: Path, fields: Mapping[str, Any]) -> None:
 
 
 def _write_part(
-    path: Path,
-    rows: Rows,
-    width: int,
-    compute: Callable[[np.ndarray], np.ndarray],
-    notice: Notice,
+    path: Path, rows: Rows, width: int, compute: Callable[[np.ndarray], np.ndarray], notice: Notice
 ) -> Path:
     """Append the features that a file's draft still lacks; return the draft's path."""
     draft = path.with_name(f"{path.name}{UNFINISHED}")

@@ -205,8 +205,7 @@ def evaluate_on_test(
     pixels = prepared.info.inputs.pixels(test)
     metrics = metrics_digest("report", "test", *([] if pixels is None else ["pixels"]))
     evaluation = ArtifactRef(
-        "evaluate",
-        stage_key("evaluate", upstream=ref.key, data=prepared.key, metrics=metrics),
+        "evaluate", stage_key("evaluate", upstream=ref.key, data=prepared.key, metrics=metrics)
     )
     found = store.find(evaluation)
     if found is None:

@@ -45,11 +45,7 @@ from trainables.jobs import (
     Status,
     TestWork,
 )
-from trainables.metrics import (
-    calibration_report,
-    registered_report,
-    reliability_curve,
-)
+from trainables.metrics import calibration_report, registered_report, reliability_curve
 from trainables.plugins import Pinned, load_plugins
 from trainables.stages import (
     LastPass,

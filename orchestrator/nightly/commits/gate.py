@@ -26,10 +26,7 @@ class Gate:
 
 
 def gate(
-    nightly: Nightly,
-    revision: str,
-    repository: Path | None = None,
-    console: Console | None = None,
+    nightly: Nightly, revision: str, repository: Path | None = None, console: Console | None = None
 ) -> Gate:
     """Run the benchmark on a revision and on the working tree, and judge the working tree.
 

@@ -28,11 +28,7 @@ from trainables.common.errors import InputError
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Time between two updates of a page.
 FOLLOW_SECONDS = 2.0
-NOTED = (
-    "/sweeps/{name}",
-    "/sweeps/{name}/studies/{index:int}",
-    "/sweeps/{name}/trials/{key}",
-)
+NOTED = ("/sweeps/{name}", "/sweeps/{name}/studies/{index:int}", "/sweeps/{name}/trials/{key}")
 
 
 def application(book: Book, token: str) -> Starlette:

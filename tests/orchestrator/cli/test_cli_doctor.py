@@ -1,5 +1,3 @@
-"""``calsweep doctor``: one line a check, with the remedy where something is wrong."""
-
 import json
 import os
 import platform
@@ -20,7 +18,6 @@ LINE = re.compile(r"(ok  |info|FAIL) ([^:]+): (.+)")
 
 
 def findings(out):
-    """Return mark and text by subject; fails if a line is none."""
     found = [LINE.fullmatch(line).groups() for line in out.splitlines()]
     return {subject: (mark.strip(), text) for mark, subject, text in found}
 

@@ -1,5 +1,3 @@
-"""Documents that are wrong in every way: exit code 2, one printable short line, at once."""
-
 import time
 
 import pytest

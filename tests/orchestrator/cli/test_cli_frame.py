@@ -1,5 +1,3 @@
-"""Help, version, and how the command ends."""
-
 import re
 import subprocess
 import sys

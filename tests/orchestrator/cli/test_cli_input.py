@@ -1,5 +1,3 @@
-"""Whatever a user gets wrong: one line on stderr, exit code 2, and nothing started."""
-
 import re
 import shlex
 

@@ -1,5 +1,3 @@
-"""The answers of commands for programs, as docs/run.md describes them."""
-
 import json
 import math
 import re
@@ -28,7 +26,6 @@ def documented(command: str) -> tuple[str, set[str]]:
 
 @pytest.fixture
 def stored(empty_folder, finished):
-    """Store a finished sweep, and a sweep file."""
     (empty_folder / "planned.yaml").write_text(SWEEP)
 
 

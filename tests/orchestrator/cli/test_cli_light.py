@@ -1,5 +1,3 @@
-"""Commands and pages that compute nothing do not import PyTorch, Ray, MLflow or Optuna."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""``calsweep list``: every name that sweep files may use."""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""Names and paths that people give on the command line, of the kinds that break terminals."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Every option reaches what does the work, and one that is left out has its default."""
-
 import importlib
 import inspect
 import os
@@ -388,7 +386,6 @@ def test_replay(asked, empty_folder, monkeypatch):
 
 @pytest.fixture
 def _logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files and tasks be what they were asked for by."""
     monkeypatch.setattr("trainables.data.read_logits", lambda path, kind=None: (str(path), kind))
     monkeypatch.setattr("orchestrator.logits.calibrate.plan_task", lambda *arguments: arguments)
 

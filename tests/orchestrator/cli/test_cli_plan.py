@@ -1,5 +1,3 @@
-"""``calsweep plan`` and the dry runs: the numbers are right, and nothing is written."""
-
 import json
 import shutil
 from pathlib import Path
@@ -23,14 +21,12 @@ search: {trials: 3}
 
 
 def table_rows(out):
-    """Return the lines of the plan's table, split, and the lines below it."""
     lines = out.splitlines()
     end = next(i for i, line in enumerate(lines) if " studies, " in line)
     return [line.split() for line in lines[1:end]], lines[end:]
 
 
 def counts(below):
-    """Return what is to be computed and what is reused, by stage."""
     rows = [line.split() for line in below if line.split()[1:2] and "/" in line.split()[0]]
     return {row[1]: (int(row[2]), int(row[3])) for row in rows}
 

@@ -1,5 +1,3 @@
-"""``doctor --plugin`` on good plugins, on plugins that break promises, and on wrong input."""
-
 import json
 import re
 from pathlib import Path

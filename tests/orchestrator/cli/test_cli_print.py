@@ -1,5 +1,3 @@
-"""What commands print, write and end with, of outcomes that are made up."""
-
 import json
 import re
 import shlex
@@ -34,7 +32,6 @@ storage: kept
 
 
 def words(out):
-    """Return the words of each line that has any."""
     return [line.split() for line in out.splitlines() if line.strip()]
 
 

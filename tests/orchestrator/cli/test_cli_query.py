@@ -1,5 +1,3 @@
-"""``calsweep best``, ``table`` and ``sync`` on a small tracking store."""
-
 import json
 import shutil
 from itertools import chain
@@ -32,7 +30,6 @@ recipes: [ce, mbls]
 
 @pytest.fixture
 def store(tmp_path):
-    """Track in a folder: a database takes seconds, and answers alike."""
     return f"folder:{tmp_path}/tracked"
 
 

@@ -1,5 +1,3 @@
-"""``calsweep table`` beyond the plain table: layouts, comparison, several sweeps."""
-
 import csv
 import json
 
@@ -15,7 +13,6 @@ TEST = {"test_acc": 0.98, "test_ece": 0.02, "test_ece_floor": 0.003}
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Track in a folder: a database takes seconds, and answers alike."""
     uri = f"folder:{tmp_path}/tracked"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri
@@ -47,10 +44,7 @@ def ask(calsweep, writer, store):
             "unknown layout 'macal/tabel1'; near are: macal/table1, macal/table5, macal/table4, "
             "or PATH.yaml; `calsweep list layouts` shows all",
         ),
-        (
-            ["--show", "published"],
-            "--show published needs --layout, which names the paper's table",
-        ),
+        (["--show", "published"], "--show published needs --layout, which names the paper's table"),
         (["--show", "tied,runs"], "--show: 'tied' is unknown; near are: ties, mixed, sorted"),
         (["--show", "floor, x"], f"--show: 'x' is unknown; there are: {', '.join(SHOWN)}"),
         (

@@ -1,5 +1,3 @@
-"""``calsweep ui`` as a command: where it listens, how it ends, what it refuses."""
-
 import os
 import re
 import signal

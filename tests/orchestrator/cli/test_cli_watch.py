@@ -1,5 +1,3 @@
-"""A sweep watched and told what to do from elsewhere: status, logs, cancel, pause, resume."""
-
 import json
 import os
 import re

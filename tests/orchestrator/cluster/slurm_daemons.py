@@ -64,7 +64,6 @@ def daemons_of_slurm(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def queue() -> str:
-    """Return the jobs that wait or run."""
     command = ["squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING"]
     return subprocess.run(command, capture_output=True, text=True).stdout
 

@@ -1,5 +1,3 @@
-"""Joining a cluster that is not there."""
-
 import logging
 import os
 import signal
@@ -44,9 +42,7 @@ def test_a_token_is_its_owners_alone(token: Path) -> None:
     assert token_fault() == ""
 
 
-def test_the_token_is_read_where_ray_reads_it(
-    token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_is_read_where_ray_reads_it(token, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ray").mkdir()
     usual = token.rename(tmp_path / ".ray" / "auth_token")
@@ -56,9 +52,7 @@ def test_the_token_is_read_where_ray_reads_it(
         assert token_fault().endswith(f"chmod 600 {usual}") == fault
 
 
-def test_a_token_that_others_can_read_is_not_used(
-    token: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_others_can_read_is_not_used(token, monkeypatch):
     monkeypatch.setattr("ray.init", lambda **options: pytest.fail("it was joined"))
     token.chmod(0o640)
     with pytest.raises(InputError) as caught, join_cluster("auto"):
@@ -66,9 +60,7 @@ def test_a_token_that_others_can_read_is_not_used(
     assert str(caught.value) == f"other users can read the token in {token}: chmod 600 {token}"
 
 
-def test_a_token_of_the_environment_is_in_no_file(
-    token: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
     joined: list[str] = []
     monkeypatch.setattr("ray.init", lambda **options: joined.append(options["address"]))
     monkeypatch.setattr("ray.shutdown", lambda: joined.append("left"))
@@ -90,9 +82,7 @@ def shutdown(): asked.append("left")
 
 
 @pytest.mark.parametrize("imported", [True, False])
-def test_ray_listens_on_the_loopback_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: bool
-) -> None:
+def test_ray_listens_on_the_loopback_alone(tmp_path, monkeypatch, imported):
     """If it is told in time."""
     loggers = ("ray.tune", "ray.tune.execution.experiment_state")
     for name in loggers:
@@ -126,9 +116,7 @@ def test_ray_listens_on_the_loopback_alone(
     assert [logging.getLogger(name).level for name in loggers] == [logging.ERROR, logging.CRITICAL]
 
 
-def test_what_signals_this_programs_group_reaches_none_of_rays_processes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_signals_this_programs_group_reaches_none_of_rays_processes(monkeypatch):
     def init(**options: Any) -> None:
         with services.ConsolePopen(["sleep", "60"]) as child:
             groups.append(os.getpgid(child.pid))
@@ -158,14 +146,7 @@ SLOW = "The current node timed out during startup. This could happen because\n..
         ("auto", [SLOW], ["auto"], "no Ray cluster answers at 'auto'"),
     ],
 )
-def test_a_slow_ray_is_started_once_more(
-    token: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    address: str | None,
-    errors: list[str],
-    tried: list[str],
-    complaint: str,
-) -> None:
+def test_a_slow_ray_is_started_once_more(token, monkeypatch, address, errors, tried, complaint):
     asked: list[str] = []
 
     def init(**options: Any) -> None:
@@ -187,9 +168,7 @@ def test_a_slow_ray_is_started_once_more(
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_a_wrong_token_gets_one_line(
-    token: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], joined: bool
-) -> None:
+def test_a_wrong_token_gets_one_line(token, monkeypatch, capfd, joined):
     noise = b"W gcs_client.cc: Unauthenticated: InvalidAuthToken: missing or incorrect\n"
 
     def init(**options: Any) -> None:
@@ -206,9 +185,7 @@ def test_a_wrong_token_gets_one_line(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_ray_is_imported_interrupts_when_it_is_whole(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_while_ray_is_imported_interrupts_when_it_is_whole(number, tmp_path):
     signalled = f"import os; os.kill(os.getpid(), {number:d})\nprint('whole')\n"
     (tmp_path / "ray.py").write_text(signalled)
     program = (
@@ -262,9 +239,7 @@ def test_errors_of_ray_become_one_short_line(error: Exception, reason: str) -> N
     assert short_reason(error) == reason
 
 
-def test_a_cluster_without_a_token_is_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
     monkeypatch.setattr("ray.init", lambda **options: None)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
@@ -287,9 +262,7 @@ def test_a_cluster_without_a_token_is_named(
         ),
     ],
 )
-def test_no_cluster_at_the_address(
-    token: Path, monkeypatch: pytest.MonkeyPatch, mode: str, error: Exception, text: str
-) -> None:
+def test_no_cluster_at_the_address(token, monkeypatch, mode, error, text):
     def refuse(**options: Any) -> None:
         raise error
 
@@ -314,9 +287,7 @@ def test_a_temporary_folder_too_long_for_rays_sockets_is_named_before_ray_starts
         pass
 
 
-def test_processes_that_outlive_ray_are_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_outlive_ray_are_killed(tmp_path, monkeypatch):
     """A worker does under load, and what it has started always."""
     (tmp_path / "raylet").write_text("#!/bin/sh\nsleep 60 & echo $!\nwait\n")
     (tmp_path / "raylet").chmod(0o755)

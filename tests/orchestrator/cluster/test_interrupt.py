@@ -1,5 +1,3 @@
-"""Ctrl-C and SIGTERM while Tune, or a stand-in for it, runs."""
-
 import signal
 import sys
 import threading
@@ -9,11 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orchestrator.cluster import interrupt
-from orchestrator.cluster.interrupt import (
-    interrupt_later,
-    interrupt_on_sigterm,
-    stop_promptly,
-)
+from orchestrator.cluster.interrupt import interrupt_later, interrupt_on_sigterm, stop_promptly
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
 
@@ -51,9 +45,7 @@ def interrupted(action: Callable[[], None]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_tune_is_asked_to_end_before_the_interruption(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tune_is_asked_to_end_before_the_interruption(number, monkeypatch):
     ended = []
 
     def search() -> None:
@@ -121,9 +113,7 @@ def test_sigterm_is_ctrl_c() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("error", [None, OSError("it was signalled as well")])
-def test_a_signal_waits_for_a_protected_block(
-    number: signal.Signals, error: OSError | None
-) -> None:
+def test_a_signal_waits_for_a_protected_block(number, error):
     def work() -> None:
         signal.raise_signal(number)
         done.append(signal.alarm(60))
@@ -166,9 +156,7 @@ class Fleeting:
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_interrupt_in_a_callback_comes_again(
-    seconds: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupt_in_a_callback_comes_again(seconds, capsys):
     def work() -> None:
         with interrupt_on_sigterm():
             Fleeting()

@@ -1,5 +1,3 @@
-"""What fits on a machine."""
-
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -68,9 +66,7 @@ def test_trials_that_fit_on_no_node_are_reported(cpu: float, gpu: float, fits: b
     )
 
 
-def test_sweep_on_a_cluster_says_which_trials_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_on_a_cluster_says_which_trials_wait(tmp_path, monkeypatch):
     nodes = [{**node, "NodeManagerHostname": os.uname().nodename} for node in NODES]
     ray = SimpleNamespace(nodes=lambda: nodes)
     monkeypatch.setattr(_open, "join_cluster", lambda *given: nullcontext(ray))
@@ -126,9 +122,7 @@ def test_local_sweep_computes_as_many_jobs_at_once_as_fit(
         (1, 0.0, "", ""),
     ],
 )
-def test_nodes_are_avoided_if_another_has_room(
-    cpu: float, gpu: float, failed: str, avoided: str
-) -> None:
+def test_nodes_are_avoided_if_another_has_room(cpu, gpu, failed, avoided):
     labels = {"ray.io/node-id": f"!in({avoided})"} if avoided else {}
     assert elsewhere(NODES, set(failed), cpu, gpu) == labels
 

@@ -1,5 +1,3 @@
-"""A sweep as a job of SLURM's real daemons: two nodes on the loopback."""
-
 import os
 import re
 import shlex
@@ -105,12 +103,7 @@ esac
 """Stands in for Ray, and for a sweep that is there until all has been started twice."""
 
 
-def test_job_starts_ray_on_its_nodes_and_is_queued_again(
-    daemons: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_job_starts_ray_on_its_nodes_and_is_queued_again(daemons, tmp_path, monkeypatch, capsys):
     program, log = tmp_path / "python", tmp_path / "log"
     words = {"log": shlex.quote(str(log)), "python": shlex.quote(sys.executable)}
     program.write_text(PROGRAM.format(**words))
@@ -145,9 +138,7 @@ def test_job_starts_ray_on_its_nodes_and_is_queued_again(
 
 
 @pytest.mark.long
-def test_requeued_sweep_gives_the_same_table(
-    daemons: None, alone: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_requeued_sweep_gives_the_same_table(daemons, alone, tmp_path, capsys):
     path = written(tmp_path, "here")
     assert main(["submit", "--slurm", "--nodes", "2", "--time", "10", str(path)]) == 0
     far = Storage(str(tmp_path / "here")).sweep("far")
@@ -166,9 +157,7 @@ def test_requeued_sweep_gives_the_same_table(
 
 
 @pytest.mark.long
-def test_nodes_of_an_array_come_and_go(
-    daemons: None, alone: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_of_an_array_come_and_go(daemons, alone, tmp_path, monkeypatch):
     # For how long a node looks for the head that has ended; a minute unless told otherwise.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
     path = written(tmp_path, "here")
@@ -219,9 +208,7 @@ driver=$!
     ("named", "address"),
     [("10.0.0.7 10.1.0.7", "10.0.0.7"), ("127.0.1.1", "192.0.2.7"), ("127.0.0.1", "127.0.0.1")],
 )
-def test_head_is_at_an_address_that_other_nodes_reach(
-    tmp_path: Path, named: str, address: str
-) -> None:
+def test_head_is_at_an_address_that_other_nodes_reach(tmp_path, named, address):
     hostname = tmp_path / "hostname"
     hostname.write_text(
         f'#!/bin/bash\n[ $1 = --ip-address ] && echo "{named}" || echo "192.0.2.7 10.1.0.7"\n'
@@ -247,9 +234,7 @@ def test_head_is_at_an_address_that_other_nodes_reach(
         ("echo 77; exit 0", 0, 1),
     ],
 )
-def test_node_of_an_array_outlasts_a_queue_that_does_not_answer(
-    tmp_path: Path, squeue: str, code: int, asked: int
-) -> None:
+def test_node_of_an_array_outlasts_a_queue_that_does_not_answer(tmp_path, squeue, code, asked):
     far = Storage(str(tmp_path)).sweep("far")
     far.path.mkdir(parents=True)
     (far.path / "slurm.json").write_text('{"job": "7"}')
@@ -267,9 +252,7 @@ def test_node_of_an_array_outlasts_a_queue_that_does_not_answer(
     assert (done.returncode, count.read_text().count("\n")) == (code, asked), done.stderr
 
 
-def test_waiting_job_is_found_and_cancelled(
-    daemons: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waiting_job_is_found_and_cancelled(daemons, tmp_path, capsys):
     subprocess.run(
         ["sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 300"],
         check=True,
@@ -308,13 +291,7 @@ esac
 
 
 @pytest.mark.parametrize("code", [2, 130])
-def test_job_that_ends_before_its_sweep_begins(
-    daemons: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    code: int,
-) -> None:
+def test_job_that_ends_before_its_sweep_begins(daemons, tmp_path, monkeypatch, capsys, code):
     program = tmp_path / "python"
     program.write_text(ENDING.format(python=shlex.quote(sys.executable), code=code))
     program.chmod(0o755)

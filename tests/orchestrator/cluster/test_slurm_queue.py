@@ -1,5 +1,3 @@
-"""The state of a SLURM job in status, list and logs, and the options and scripts of submit."""
-
 import json
 import os
 import shlex
@@ -132,14 +130,7 @@ def test_state_of_a_job_is_that_of_squeue(
         ),
     ],
 )
-def test_job_that_squeue_no_longer_lists(
-    night: SweepFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sacct: str | None,
-    left: str,
-    job: Job,
-) -> None:
+def test_job_that_squeue_no_longer_lists(night, tmp_path, monkeypatch, sacct, left, job):
     monkeypatch.setattr(
         slurm_queue.shutil, "which", lambda name: None if (name, sacct) == ("sacct", None) else name
     )
@@ -193,9 +184,7 @@ def test_commands_answer_where_squeue_does_not(
         ("failed", 150, "finished", "failed"),
     ],
 )
-def test_later_of_sweep_and_job_is_shown(
-    night: SweepFolder, own: str, began: float, job: str, state: str
-) -> None:
+def test_later_of_sweep_and_job_is_shown(night, own, began, job, state):
     for name, when in (("slurm.json", 100), ("slurm-exit", 200)):
         (night.path / name).write_text('{"job": "7"}' if when == 100 else "7 1\n")
         os.utime(night.path / name, (when, when))
@@ -224,9 +213,7 @@ def test_error_of_the_sweep_is_found_in_its_output(tmp_path: Path, output: str, 
     assert own_error(tmp_path / "slurm-8.out") == ""
 
 
-def test_cancelled_job_is_known_after_slurm_forgot_it(
-    night: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_cancelled_job_is_known_after_slurm_forgot_it(night, tmp_path, monkeypatch, capsys):
     install(
         tmp_path,
         monkeypatch,
@@ -243,9 +230,7 @@ def test_cancelled_job_is_known_after_slurm_forgot_it(
     )
 
 
-def test_damaged_number_of_a_job_reaches_no_command(
-    night: SweepFolder, tmp_path: Path, capsys: Told
-) -> None:
+def test_damaged_number_of_a_job_reaches_no_command(night, tmp_path, capsys):
     (night.path / "slurm.json").write_text('{"job": "7 -u root"}')
     assert main(["status", "night", "--storage", str(tmp_path / "here")]) == 2
     assert capsys.readouterr().err == (
@@ -254,9 +239,7 @@ def test_damaged_number_of_a_job_reaches_no_command(
     )
 
 
-def test_dry_run_prints_the_scripts_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_dry_run_prints_the_scripts_and_writes_nothing(tmp_path, monkeypatch, capsys):
     install(tmp_path, monkeypatch, sbatch=f"touch {tmp_path}/submitted; echo 7")
     path, storage = sweep_file(tmp_path, str(tmp_path / "here")), tmp_path / "here"
     options = ["--slurm", "--nodes", "2", "--slurm-array", "3", "--cpus-per-task", "8"]
@@ -274,9 +257,7 @@ def test_dry_run_prints_the_scripts_and_writes_nothing(
     assert not (tmp_path / "submitted").exists()
 
 
-def test_options_take_precedence_over_the_variables_of_sbatch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_options_take_precedence_over_the_variables_of_sbatch(tmp_path, monkeypatch, capsys):
     asked = f'echo "$SBATCH_PARTITION $SBATCH_ACCOUNT" > {tmp_path}/asked; echo "7;loopback"'
     install(tmp_path, monkeypatch, sbatch=asked, squeue="exit 0")
     monkeypatch.setenv("SBATCH_PARTITION", "old")
@@ -301,9 +282,7 @@ NEEDS_SLURM = "has no effect without --slurm: add --slurm or leave it out"
         (["--slurm", "--time", "٣"], "--time: expected a limit such as 8:00:00 or 2-0, got '٣'"),
     ],
 )
-def test_wrong_options_are_refused(
-    tmp_path: Path, capsys: Told, options: list[str], error: str
-) -> None:
+def test_wrong_options_are_refused(tmp_path, capsys, options, error):
     path = sweep_file(tmp_path, str(tmp_path / "here"))
     assert main(["submit", *options, str(path)]) == 2
     assert capsys.readouterr().err == f"calsweep: {error}\n"
@@ -332,9 +311,7 @@ LASTING = "trap 'exit 130' TERM; while :; do sleep 0.01; done"
         (LASTING, "TERM", "7 130\n", ""),
     ],
 )
-def test_job_writes_how_it_ended(
-    tmp_path: Path, driver: str, sent: str, left: str, told: str
-) -> None:
+def test_job_writes_how_it_ended(tmp_path, driver, sent, left, told):
     far = Storage(tmp_path).sweep("far")
     far.path.mkdir(parents=True)
     (far.path / "slurm-exit").write_text("7 requeued\n")
@@ -435,14 +412,7 @@ def test_odd_strings_are_refused_or_quoted(tmp_path: Path, capsys: Told, field: 
         ("echo down >&2; exit 1", "waiting", ""),
     ],
 )
-def test_pages_show_the_state_of_a_job(
-    night: SweepFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    squeue: str,
-    state: str,
-    reason: str,
-) -> None:
+def test_pages_show_the_state_of_a_job(night, tmp_path, monkeypatch, squeue, state, reason):
     (night.path / "slurm-7.out").unlink()
     install(tmp_path, monkeypatch, squeue=squeue)
     book = Book(night.storage)

@@ -1,5 +1,3 @@
-"""A sweep as a job: what is handed over, what is refused, how its end is told."""
-
 import os
 import re
 from pathlib import Path
@@ -73,9 +71,7 @@ def sweep(folder: Path, storage: str = "/storage", uri: str = "http://127.0.0.1:
     return str(path)
 
 
-def test_the_sweep_file_travels_with_the_job(
-    client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_sweep_file_travels_with_the_job(client, tmp_path, capsys):
     path = sweep(tmp_path)
     assert main(["submit", path]) == 0
     (job,) = client.jobs
@@ -92,17 +88,9 @@ def test_the_sweep_file_travels_with_the_job(
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"),
-    [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 1)],
+    ("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 1)]
 )
-def test_its_output_is_followed_to_its_end(
-    client: type[Client],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    ends: JobStatus,
-    code: int,
-) -> None:
+def test_its_output_is_followed_to_its_end(client, tmp_path, capsys, monkeypatch, ends, code):
     monkeypatch.setattr(Client, "ends", ends)
     assert main(["submit", sweep(tmp_path), "--wait"]) == code
     out = capsys.readouterr().out
@@ -125,13 +113,7 @@ def test_its_output_is_followed_to_its_end(
         ),
     ],
 )
-def test_places_of_one_machine_are_refused(
-    client: type[Client],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: dict[str, str],
-    text: str,
-) -> None:
+def test_places_of_one_machine_are_refused(client, tmp_path, capsys, change, text):
     assert main(["submit", sweep(tmp_path, **change)]) == 2
     assert capsys.readouterr().err == f"calsweep: {text}\n"
     assert client.jobs == []
@@ -163,8 +145,7 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["hü:6379", "-h:6379", "h-:6379", "a b:1", "h\x07:1", "h", "h:0", "h:65536", "h:"],
+    "address", ["hü:6379", "-h:6379", "h-:6379", "a b:1", "h\x07:1", "h", "h:0", "h:65536", "h:"]
 )
 def test_an_odd_address_is_refused_with_its_value(address: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -247,9 +228,7 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--slurm"]])
-def test_a_sweep_for_one_machine_cannot_be_submitted(
-    client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
+def test_a_sweep_for_one_machine_cannot_be_submitted(client, tmp_path, capsys, options):
     path = Path(sweep(tmp_path))
     path.write_text(f"{path.read_text()}executor: local\n")
     assert main(["submit", *options, str(path)]) == 2
@@ -276,13 +255,7 @@ def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ValueError("No such scheme"),
     ],
 )
-def test_a_refusal_of_the_cluster_is_one_line(
-    client: type[Client],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-) -> None:
+def test_a_refusal_of_the_cluster_is_one_line(client, tmp_path, capsys, monkeypatch, error):
     def refuse(self: Client, **job: Any) -> None:
         raise error
 

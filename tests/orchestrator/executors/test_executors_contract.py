@@ -1,5 +1,3 @@
-"""What every executor does with a loop, whichever way it computes."""
-
 import re
 import signal
 import sys
@@ -150,9 +148,7 @@ def test_job_whose_process_is_stopped_runs_in_another(served: Served) -> None:
 
 
 @OTHERS
-def test_process_of_altered_code_computes_nothing(
-    executor: Executor, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_of_altered_code_computes_nothing(executor, data, monkeypatch):
     began = {**code_files(), "trainables/losses/ce.py": "0" * 64}
     monkeypatch.setattr(sys.modules[type(executor).__module__], "code_files", lambda: began)
     jobs = Jobs([fit(data, "0"), fit(data, "1")])
@@ -163,9 +159,7 @@ def test_process_of_altered_code_computes_nothing(
 
 
 @pytest.mark.parametrize("executor", [processes], indirect=True)
-def test_each_process_sees_a_gpu_of_its_own(
-    executor: Executor, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_process_sees_a_gpu_of_its_own(executor, data, tmp_path, monkeypatch):
     """One that died is replaced by one on the same GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setattr(Jobs, "sizes", ((1.0, 0.5),))

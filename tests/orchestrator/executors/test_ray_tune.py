@@ -1,5 +1,3 @@
-"""The edge to Tune, without a cluster: searcher, schedulers, limit and settings."""
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,12 +18,7 @@ from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.executors._hung_actors import HungActors
 from orchestrator.executors._nodes import Limit, inspecting
-from orchestrator.executors.ray_tune import (
-    GroupSchedulers,
-    LoopSearcher,
-    OrderOfSearch,
-    RayTune,
-)
+from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, OrderOfSearch, RayTune
 from orchestrator.loop import Loop
 from orchestrator.storage.machines import Machines
 from orchestrator.storage.storage import Storage
@@ -106,9 +99,7 @@ def test_no_more_jobs_are_out_than_the_limit() -> None:
         (None, None, False, lost()),
     ],
 )
-def test_last_report_says_how_a_job_ended(
-    last: Report | None, result: Report | None, error: bool, expected: Report
-) -> None:
+def test_last_report_says_how_a_job_ended(last, result, error, expected):
     search, jobs = searcher(most=0)
     search.suggest("a")
     if last is not None:
@@ -259,9 +250,7 @@ def test_no_trial_is_taken_from_the_process_that_is_being_started_for_it() -> No
 
 
 @pytest.mark.parametrize("asha", [False, True])
-def test_tune_is_given_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asha: bool
-) -> None:
+def test_tune_is_given_the_settings(tmp_path, monkeypatch, asha):
     asked: dict[str, Any] = {}
 
     def tuner(trainable: Any, **settings: Any) -> Any:
@@ -315,10 +304,7 @@ def test_tune_is_given_the_settings(
     ],
 )
 def test_as_many_jobs_are_out_as_fit_and_twice_as_many_on_a_cluster(
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: list[tuple[float, float]],
-    gpus: float,
-    fitting: int,
+    monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[float, float]], gpus: float, fitting: int
 ) -> None:
     now, there, asked = [100.0], {"CPU": 8.0, "GPU": gpus}, list[None]()
 
@@ -349,9 +335,7 @@ print(wanted({"job": job, "labels": labels}))
 
 
 @pytest.mark.parametrize(("gpu", "refused"), [(0.0, False), (0.5, True)])
-def test_gpus_are_tested_where_trials_take_one(
-    gpu: float, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_tested_where_trials_take_one(gpu, refused, tmp_path, monkeypatch):
     head, worker = "0" * 56, "1" * 56
     nodes = [node(head, CPU=0.0), node(worker, CPU=2.0, GPU=1.0)]
 

@@ -1,5 +1,3 @@
-"""Which workers hang, by a clock that the test moves."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -85,9 +83,7 @@ def signs(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return kept
 
 
-def test_actor_that_hangs_is_killed_and_its_job_tried_elsewhere(
-    signs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actor_that_hangs_is_killed_and_its_job_tried_elsewhere(signs, monkeypatch):
     now, killed = [0.0], list[Any]()
     monkeypatch.setattr(_hung_actors.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(_hung_actors, "kill_tree", lambda *told: killed.append(told))

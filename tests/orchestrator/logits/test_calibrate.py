@@ -1,5 +1,3 @@
-"""Post-hoc calibration of files of logits: reading, the table, saving, applying, the commands."""
-
 import inspect
 import io
 import json
@@ -82,11 +80,7 @@ ONE_SCORE = (
             None,
             f"{ONE_ARRAY} logits, probs, labels",
         ),
-        (
-            {"logits": np.zeros(3), "labels": [0, 1, 2]},
-            None,
-            ONE_SCORE,
-        ),
+        ({"logits": np.zeros(3), "labels": [0, 1, 2]}, None, ONE_SCORE),
         (
             {"logits": TWO * np.nan, "labels": [0, 1]},
             None,
@@ -203,10 +197,7 @@ def test_parse_rows(text, expected):
     ("texts", "told"),
     [
         (["", "5", "-3:5", "a:b", "1:2:3"], "expected START:STOP, such as 0:5000"),
-        (
-            ["5:5", "6:3", "0:11", "10:", ":0", "0:0", "4:0"],
-            "expected 0 <= START < STOP <= 10",
-        ),
+        (["5:5", "6:3", "0:11", "10:", ":0", "0:0", "4:0"], "expected 0 <= START < STOP <= 10"),
     ],
 )
 def test_parse_rows_refuses_the_rest(texts, told):
@@ -495,11 +486,11 @@ def test_files_calibrators_objectives_and_notes_keep_their_order(tmp_path, npz, 
     cells = [[part.strip() for part in line.split("|")[1:-1]] for line in table]
     assert cells[0][2:] == ["net", "early", "average"]
     assert [row[:2] for row in cells[2:]] == [
-        *(["uncalibrated", ""], ["vs", ""], ["meta-acc", ""], ["ts", "ls"], ["ts", "ce"]),
+        *(["uncalibrated", ""], ["vs", ""], ["meta-acc", ""], ["ts", "ls"], ["ts", "ce"])
     ]
     below = result.output.splitlines()[1 + len(table) :]
     assert [line.partition(":")[0] for line in below] == [
-        *("* meta-acc on net", "* meta-acc on early"),
+        *("* meta-acc on net", "* meta-acc on early")
     ]
     assert result.output.splitlines()[1:-2] == table
 

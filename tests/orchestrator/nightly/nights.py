@@ -21,7 +21,6 @@ Cells = dict[CellKey, dict[int, float]]
 
 
 def name(night: int) -> str:
-    """Return the id of a night counted from 0."""
     return (date(2026, 1, 1) + timedelta(days=night)).isoformat()
 
 
@@ -48,7 +47,6 @@ def record(
 
 
 def history(nights: Iterable[int], noise: float = 0.0) -> list[NightRecord]:
-    """Return nights in which nothing changes."""
     return [record(night, noise) for night in nights]
 
 
@@ -61,6 +59,5 @@ def write_night(book: Book, own: NightRecord, verdict: Verdict | None = None) ->
 
 
 def write_judged(book: Book, records: list[NightRecord]) -> None:
-    """Write nights, oldest first, with the verdicts that they come to."""
     for number, own in enumerate(records):
         write_night(book, own, judge(records[:number], own))

@@ -1,5 +1,3 @@
-"""The folder of all nights: their order, what becomes of them, what is accepted, who owns it."""
-
 import json
 import math
 import os

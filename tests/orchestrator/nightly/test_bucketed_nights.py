@@ -1,5 +1,3 @@
-"""Nights of a benchmark whose storage is a bucket, on machines that share nothing else."""
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What exactly reaches files, people and the tracking server, without any of them."""
-
 import json
 import math
 import os
@@ -69,7 +67,6 @@ def world(monkeypatch):
 
 
 def judged(benchmark: Nightly, day: int, *verdict: Any, **changes: Any) -> Night:
-    """Return a night with a verdict that nobody has heard of."""
     own = replace(record(day), **changes)
     return write_night(Book(benchmark.folder), own, Verdict(own.night, *(verdict or ("ok",))))
 
@@ -364,8 +361,7 @@ def test_a_webhook_that_cannot_be_reached_is_named(url, said):
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
-    [("a\0b", "ValueError"), ("no-such-program", "No such file or directory")],
+    ("program", "said"), [("a\0b", "ValueError"), ("no-such-program", "No such file or directory")]
 )
 def test_a_mail_command_that_no_system_takes_is_named(program, said):
     assert publish._mail([program], "title", "text") == f"mail command {program!r} failed: {said}"

@@ -1,5 +1,3 @@
-"""What a night's record says of its sweep: every stage, every hole, every cause."""
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""The commands of ``calsweep nightly`` over nights that are told: what they ask, say and return."""
-
 import importlib
 import json
 import time
@@ -42,7 +40,6 @@ def found(cell: CellKey, since: int | None) -> Finding:
 
 
 def lines(text: str) -> list[list[str]]:
-    """Return the words of every line, those of a cell of a table together."""
     return [
         [part.strip() for part in line.split("  ") if part.strip()] for line in text.split("\n")
     ]

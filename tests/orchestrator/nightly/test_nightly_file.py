@@ -1,5 +1,3 @@
-"""The nightly file: what it may say, and the one that ships."""
-
 import re
 from pathlib import Path
 from typing import Any

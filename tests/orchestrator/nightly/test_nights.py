@@ -1,5 +1,3 @@
-"""What a start makes of every state that an earlier one may have left, with told sweeps."""
-
 import io
 import json
 import os
@@ -34,7 +32,6 @@ ECE = CellKey("ce", "d", "ece")
 
 
 def tracked(benchmark: Nightly, experiment: str) -> list[dict[str, Any]]:
-    """Return the runs of an experiment that the tracker holds."""
     place = Path(benchmark.sweep.tracking_uri.removeprefix("folder:"), "experiments")
     return [json.loads(path.read_text()) for path in place.glob(f"{experiment}/runs/*.json")]
 
@@ -162,8 +159,7 @@ def test_half_a_night_of_other_code_is_given_up(make_benchmark, told_sweep, monk
 
 
 @pytest.mark.parametrize(
-    ("name", "other"),
-    [(FIRST, "torch"), (FIRST, "a library of then"), (SECOND, "data digits")],
+    ("name", "other"), [(FIRST, "torch"), (FIRST, "a library of then"), (SECOND, "data digits")]
 )
 def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     make_benchmark, told_sweep, name, other
@@ -296,7 +292,6 @@ def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
 
 
 def sized(path: Path, size: int) -> None:
-    """Make a file of so many MB that takes no room."""
     path.parent.mkdir(parents=True)
     path.touch()
     os.truncate(path, size * 2**20)

@@ -1,5 +1,3 @@
-"""Every figure and word of a summary, of its drawings, of JUnit XML and of histories."""
-
 import base64
 import math
 import re

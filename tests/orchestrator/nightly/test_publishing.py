@@ -1,5 +1,3 @@
-"""Summaries that nothing in them can break out of, and the ways to people."""
-
 import json
 import socket
 import sys
@@ -34,7 +32,6 @@ FIRST = "2026-11-21"
 
 
 def nasty_verdict() -> Verdict:
-    """Return an alarm whose every text tries to be more than text."""
     found = Finding(ECE, "hard", "failed", NASTY, since="2026-01-01", causes=(NASTY,))
     return Verdict("2026-01-02", "regression", alarms=(found,), notes=(NASTY,))
 
@@ -103,7 +100,6 @@ def posts():
 
 
 def mail_to(path: Path) -> list[str]:
-    """Return a mail command that writes what it was given into a file."""
     code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + chr(10) + sys.stdin.read())"
     return [sys.executable, "-c", code, str(path), "{subject}"]
 

@@ -1,5 +1,3 @@
-"""Whole nights through the command: killed, and gone on with."""
-
 import os
 import random
 import signal

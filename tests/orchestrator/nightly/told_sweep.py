@@ -77,7 +77,6 @@ class ToldSweep:
         return SweepOutcome(spec, status, (), True, 30.0)
 
     def break_off(self, benchmark: Nightly, night: str) -> None:
-        """Run a night up to the moment of a crash, before the end of its sweep."""
         crash = Mock(side_effect=BrokenOffError)
         with patch.object(self, "before_end", crash), pytest.raises(BrokenOffError):
             run_night(benchmark, night)

@@ -51,7 +51,6 @@ def board(
 
 
 def unpacked(archive: Path, folder: Path) -> Package:
-    """Return a package whose archive is taken out into a folder."""
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
     return Package(folder)

@@ -1,5 +1,3 @@
-"""Whether a change is kept: paired with the package from before it, corrected for the tries."""
-
 import json
 import zipfile
 from collections.abc import Callable
@@ -57,9 +55,7 @@ def copied(base: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("change", "code"), [(towards_labels, 0), (away_from_labels, 3)])
-def test_only_an_improvement_is_kept(
-    base: Path, tmp_path: Path, change: Change, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_an_improvement_is_kept(base, tmp_path, change, code, capsys):
     new, old = changed(base, tmp_path, change), copied(base, tmp_path)
     words = ["package", "accept", str(old), str(new), "--metric", "nll", "--json"]
     assert main(words) == code
@@ -71,9 +67,7 @@ def test_only_an_improvement_is_kept(
     assert (found["p_value"] < 0.025) == (code == 0)
 
 
-def test_each_further_try_has_a_lower_level(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_further_try_has_a_lower_level(base, tmp_path, capsys):
     new, old = changed(base, tmp_path, towards_labels), copied(base, tmp_path)
     said = []
     for metric in ("acc", "brier", "nll", "acc"):
@@ -91,17 +85,13 @@ def test_each_further_try_has_a_lower_level(
     assert capsys.readouterr().out.strip().endswith("needed 0.025 (try 1)")
 
 
-def test_an_equal_package_is_discarded(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_equal_package_is_discarded(base, tmp_path, capsys):
     old = copied(base, tmp_path)
     assert main(["package", "accept", str(old), str(old)]) == 3
     assert capsys.readouterr().out.startswith("discard: ")
 
 
-def test_packages_that_cannot_be_compared_are_one_line(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_packages_that_cannot_be_compared_are_one_line(base, tmp_path, capsys):
     old = copied(base, tmp_path)
     new = changed(base, tmp_path, turned)
     for words, told in (

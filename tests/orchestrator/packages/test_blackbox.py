@@ -1,5 +1,3 @@
-"""Blackboxes: what a sweep tried, read by a stranger with NumPy and Optuna alone."""
-
 import json
 import re
 from pathlib import Path
@@ -41,9 +39,7 @@ def exported(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return out, export(storage, out)
 
 
-def test_it_answers_as_the_live_sweep_did(
-    storage: Storage, exported: tuple[Path, Any], reader: Any
-) -> None:
+def test_it_answers_as_the_live_sweep_did(storage, exported, reader):
     ledger = read_ledger(storage.sweep("board").journal)
     for number, study in enumerate(exported[1]["about"]["studies"]):
         live = ledger.studies[f"{study['task']}|{study['recipe']}"].searched
@@ -92,9 +88,7 @@ def test_the_nearest_trial_answers(exported: tuple[Path, Any], reader: Any) -> N
         assert blackbox.evaluate({name: near}) == blackbox.values[position]
 
 
-def test_every_epoch_ends_in_the_recorded_one(
-    storage: Storage, exported: tuple[Path, Any], tmp_path: Path
-) -> None:
+def test_every_epoch_ends_in_the_recorded_one(storage, exported, tmp_path):
     arrays = export(storage, tmp_path / "epochs.npz", "--every-epoch", "--recipe", "ls")
     (study,) = arrays["about"]["studies"]
     assert [(run["trial"], run["epoch"]) for run in study["runs"]] == [
@@ -105,9 +99,7 @@ def test_every_epoch_ends_in_the_recorded_one(
     assert (first != last).any(axis=(1, 2)).all()
 
 
-def test_an_unknown_recipe_is_one_line(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_recipe_is_one_line(storage, tmp_path, capsys):
     place = ("--storage", str(storage.folder), "--out", str(tmp_path / "b.npz"))
     assert main(["search", "blackbox", "board", "--recipe", "fl", *place]) == 2
     assert "no recipe 'fl' in sweep 'board'; there are: ce, ls, ls+ts" in capsys.readouterr().err

@@ -1,5 +1,3 @@
-"""The page over many packages."""
-
 import re
 import shutil
 import zipfile
@@ -29,9 +27,7 @@ def rows(page: str) -> list[list[str]]:
     return [ORDER.findall(row) for row in ROW.findall(page)]
 
 
-def test_rows_of_all_packages_are_sorted_marked_and_have_ties(
-    package: Path, tmp_path: Path
-) -> None:
+def test_rows_of_all_packages_are_sorted_marked_and_have_ties(package, tmp_path):
     other = tmp_path / "<b>.zip"
     forge(package, other)
     page = render_board([str(package), str(other)], "ece", OPTIONS)

@@ -1,5 +1,3 @@
-"""One file ``.calsweep``: in pandas, in a browser, verified, merged, and refused if damaged."""
-
 import io
 import json
 import mmap
@@ -108,9 +106,7 @@ def test_pandas_reads_results_trials_and_rows(file: Path) -> None:
     assert list(json.loads(chosen["configuration"]["ls+ts"])) == ["ls", "ts"]
 
 
-def test_the_example_of_the_documentation_runs(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_of_the_documentation_runs(file, monkeypatch, capsys):
     monkeypatch.chdir(file.parent)
     (text,) = re.findall(r'```python title="rows.py"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     found: dict[str, pd.DataFrame] = {}
@@ -195,13 +191,7 @@ def forged(data: bytes, name: str, change: Callable[[pd.Series], pd.Series]) -> 
         ("trials.parquet", "recipe", lambda own: own + "x"),
     ],
 )
-def test_a_forged_table_is_found(
-    files: tuple[Path, Path],
-    tmp_path: Path,
-    member: str,
-    column: str,
-    change: Callable[[pd.Series], pd.Series],
-) -> None:
+def test_a_forged_table_is_found(files, tmp_path, member, column, change):
     content = members(files[1])
     content[member] = forged(content[member], column, change)
     found = verify(written(tmp_path / "forged.calsweep", content), CHEAP)
@@ -209,12 +199,10 @@ def test_a_forged_table_is_found(
 
 
 def links(page: str) -> list[str]:
-    """Return the addresses of rows, in the order of a page."""
     return re.findall(r"/sweeps/board/tasks/0/rows/\d+", page)
 
 
 def figures(page: str) -> list[str]:
-    """Return the confidences on the page of a row."""
     return re.findall(r'data-order="(0\.\d+)" data-kind="number"', page)
 
 
@@ -278,9 +266,7 @@ def test_its_pages_import_no_slow_library(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("model", "numbers"), [("given", [40, 7, 11, 3, 20]), ("convnet", None)])
-def test_a_row_is_found_by_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, numbers: list[int] | None
-) -> None:
+def test_a_row_is_found_by_its_number(tmp_path, monkeypatch, model, numbers):
     """Rows of given logits keep the numbers that they have in the file of logits."""
     monkeypatch.setattr(frozen, "BATCH", 2)
     found = numbers or list(range(5))
@@ -328,14 +314,7 @@ def with_changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Membe
     ],
     ids=["rows", "page", "future", "path", "damaged", "honest"],
 )
-def test_a_file_that_cannot_be_shown_is_one_line(
-    file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Members], Members],
-    told: str,
-) -> None:
+def test_a_file_that_cannot_be_shown_is_one_line(file, tmp_path, capsys, monkeypatch, change, told):
     monkeypatch.setattr("orchestrator.view.server.serve", lambda *_: None)
     path = written(tmp_path / "other.calsweep", change(members(file)))
     assert main(["ui", str(path)]) == (2 if told else 0)
@@ -344,9 +323,7 @@ def test_a_file_that_cannot_be_shown_is_one_line(
     assert error.count("\n") == (1 if told else 0)
 
 
-def test_a_truncated_file_is_one_line(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_truncated_file_is_one_line(file, tmp_path, capsys):
     path = tmp_path / "part.calsweep"
     for data, told in (
         (file.read_bytes()[:-1000], f"{path} is truncated: its end is missing; copy it again"),
@@ -362,9 +339,7 @@ def test_a_truncated_file_is_one_line(
     assert f"use `calsweep ui --storage {tmp_path}`" in capsys.readouterr().err
 
 
-def test_a_file_without_logits_is_not_verified_or_merged(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_logits_is_not_verified_or_merged(file, tmp_path, capsys):
     for words in (["verify", str(file)], ["merge", str(file), str(file), "--out", str(tmp_path)]):
         assert main(["package", *words]) == 2
         error = capsys.readouterr().err
@@ -375,9 +350,7 @@ def test_a_file_without_logits_is_not_verified_or_merged(
 @pytest.mark.parametrize(
     ("column", "value"), [("confidence", 1.5), ("bin", 15), ("label", -1), ("label", None)]
 )
-def test_the_page_reports_rows_with_impossible_values(
-    file: Path, tmp_path: Path, column: str, value: float | None
-) -> None:
+def test_the_page_reports_rows_with_impossible_values(file, tmp_path, column, value):
     content = members(file)
     data = content["predictions.parquet"]
     data = forged(data, column, lambda own: own.astype(object).map(lambda _: value))

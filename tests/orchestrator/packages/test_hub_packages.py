@@ -1,5 +1,3 @@
-"""Packages as repositories of the Hugging Face Hub, against a stub of its API."""
-
 import io
 import json
 import re
@@ -120,9 +118,7 @@ def test_an_upload_again_changes_nothing(folder: Path, login: Hub) -> None:
 
 @pytest.mark.parametrize("step", ["repos/create", "preupload", "/commit/"])
 @pytest.mark.parametrize("status", [429, 503])
-def test_an_interrupted_upload_leaves_the_repository_as_it_was(
-    folder: Path, login: Hub, step: str, status: int
-) -> None:
+def test_an_interrupted_upload_leaves_the_repository_as_it_was(folder, login, step, status):
     login.put(NAME, {"README.md": b"before"})
     login.faults += [(f"POST .*{step}", status)] * 7
     with pytest.raises(InputError) as refusal:
@@ -135,9 +131,7 @@ def test_an_interrupted_upload_leaves_the_repository_as_it_was(
 
 
 @pytest.mark.parametrize("token", ["hf_wrong_token", None])
-def test_a_wrong_or_missing_token_is_refused(
-    folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str | None
-) -> None:
+def test_a_wrong_or_missing_token_is_refused(folder, hub, monkeypatch, token):
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(InputError) as refusal:
@@ -147,9 +141,7 @@ def test_a_wrong_or_missing_token_is_refused(
     assert hub.repos == {}
 
 
-def test_a_folder_has_the_same_files(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_has_the_same_files(storage, tmp_path, capsys):
     place = tmp_path / "results"
     words = ("--storage", str(storage.folder), "--to", str(place))
     assert main(["package", "publish", "board", *words]) == 0
@@ -161,9 +153,7 @@ def test_a_folder_has_the_same_files(
     assert package_file(str(place / FILE)) == place / FILE
 
 
-def test_a_repository_without_a_package_is_refused(
-    hub: Hub, storage: Storage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repository_without_a_package_is_refused(hub, storage, capsys):
     hub.put(NAME, {"README.md": b"other"})
     with pytest.raises(InputError, match=r"hf:ada/results has no package\.calsweep"):
         package_file("hf:ada/results")

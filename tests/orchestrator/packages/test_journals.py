@@ -1,5 +1,3 @@
-"""The journal of a package: of a resumed sweep each thing once, and nothing of the machine."""
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,9 +39,7 @@ def resumed(storage: Storage) -> list[Event]:
     return [*first, started, *again, finished, *told[place + 1 :]]
 
 
-def test_events_of_a_resumed_sweep_occur_once_with_the_same_outcome(
-    storage: Storage, resumed: list[Event], tmp_path: Path
-) -> None:
+def test_events_of_a_resumed_sweep_occur_once_with_the_same_outcome(storage, resumed, tmp_path):
     publish(storage, ["board"], tmp_path)
     package = unpacked(tmp_path / "package.zip", tmp_path / "package")
     (journal,) = (package.folder / "journals").iterdir()

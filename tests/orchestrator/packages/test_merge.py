@@ -1,5 +1,3 @@
-"""Packages of several machines, joined or refused by name."""
-
 import json
 from collections.abc import Callable
 from itertools import product
@@ -43,9 +41,7 @@ def test_a_merged_package_is_accepted(machines: tuple[Path, Path], tmp_path: Pat
         assert [ledger.sweep for ledger in package.ledgers] == ["board", "other"]
 
 
-def test_the_order_and_a_package_twice_change_nothing(
-    machines: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_order_and_a_package_twice_change_nothing(machines, tmp_path):
     one, two = machines
     assert merged(one, two, out=tmp_path / "a") == 0
     assert merged(two, tmp_path / "a" / "package.zip", one, out=tmp_path / "b") == 0
@@ -104,13 +100,7 @@ def set_bins(package: Package) -> None:
     ],
     ids=["code", "data", "split", "row", "bins"],
 )
-def test_a_difference_between_packages_is_named(
-    machines: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: Callable[[Package], None],
-    told: str,
-) -> None:
+def test_a_difference_between_packages_is_named(machines, tmp_path, capsys, change, told):
     one, two = tmp_path / "one.zip", tmp_path / "two.zip"
     one.write_bytes(machines[0].read_bytes())
     change(unpacked(machines[1], tmp_path / "two"))
@@ -123,9 +113,7 @@ def test_a_difference_between_packages_is_named(
     assert not (tmp_path / "site").exists()
 
 
-def test_other_versions_are_refused_by_name(
-    machines: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_versions_are_refused_by_name(machines, tmp_path, capsys):
     paths = []
     for number, package in enumerate(machines):
         found = unpacked(package, tmp_path / str(number))

@@ -1,5 +1,3 @@
-"""Predictions of a table's cells, from the command to a stranger's NumPy."""
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +49,7 @@ def test_every_cell_is_a_file_of_a_folder(storage: Storage, tmp_path: Path) -> N
 def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
     cells = [(SimpleNamespace(task=task, recipe="ce"), SimpleNamespace(seed=0)) for task in TASKS]
     assert [path.name for path in _paths(tmp_path, cells[:2])] == [
-        *("a_b-ce-seed-0.npz", "a.b-ce-seed-0.npz"),
+        *("a_b-ce-seed-0.npz", "a.b-ce-seed-0.npz")
     ]
     with pytest.raises(
         InputError, match=r"two tasks would have the same file name; select one with --task$"
@@ -71,13 +69,7 @@ def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
         (("--recipe", "mbls"), "recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
     ],
 )
-def test_options_without_a_cell_are_one_line(
-    storage: Storage,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    told: str,
-) -> None:
+def test_options_without_a_cell_are_one_line(storage, tmp_path, capsys, options, told):
     assert write(storage, tmp_path / "cell.npz", *options) == 2
     error = capsys.readouterr().err
     assert told in error
@@ -116,9 +108,7 @@ def test_a_foreign_file_is_checked(tmp_path: Path, name: str, value: np.ndarray,
 
 
 @pytest.mark.full
-def test_rows_are_those_of_the_sweep_after_its_file_was_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_those_of_the_sweep_after_its_file_was_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = (np.random.default_rng(seed) for seed in (1, 2))
     sweep = (

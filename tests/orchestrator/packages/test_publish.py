@@ -1,5 +1,3 @@
-"""What ``calsweep package publish`` writes, as a stranger reads it."""
-
 import io
 import json
 import re
@@ -77,16 +75,9 @@ def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("sweep", "told"),
-    [("other", "no sweep 'other' in "), ("begun", "sweep 'begun' has not ended")],
+    ("sweep", "told"), [("other", "no sweep 'other' in "), ("begun", "sweep 'begun' has not ended")]
 )
-def test_a_sweep_that_cannot_be_published_is_one_line(
-    storage: Storage,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    sweep: str,
-    told: str,
-) -> None:
+def test_a_sweep_that_cannot_be_published_is_one_line(storage, tmp_path, capsys, sweep, told):
     part = {"dataset": "digits", "suites": "[]", "train": 150, "test": 120}
     text = BOARD.format(name="begun", recipes="[ce]", seeds="[0]", storage=tmp_path, **part)
     place = Storage(tmp_path).sweep("begun")

@@ -1,5 +1,3 @@
-"""Packages verified: honest ones accepted, planted frauds and mistakes refused."""
-
 import importlib
 import json
 import re
@@ -73,9 +71,7 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(tmp_path, monkeypatch, capsys):
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     more = "resources: {portable: true}"
@@ -90,9 +86,7 @@ def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(
     assert main(["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
 
 
-def test_an_unknown_trial_is_not_a_fault_of_the_package(
-    package: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_trial_is_not_a_fault_of_the_package(package, capsys):
     assert (
         main(["package", "verify", str(package), "--revision", "c0ffee", "--trial", "nowhere"]) == 2
     )
@@ -181,14 +175,11 @@ def plugged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Storage,
 
 @pytest.fixture
 def stranger() -> None:
-    """Whoever verifies a package lacks its plugins."""
     load_plugins((), installed=True)
 
 
 @pytest.mark.usefixtures("stranger")
-def test_plugins_of_a_package_are_run_only_where_they_are_trusted(
-    plugged: tuple[Storage, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plugins_of_a_package_are_run_only_where_they_are_trusted(plugged, capsys):
     storage, package = plugged
     words = ["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]
     assert main(words) == 2
@@ -228,17 +219,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("installed")
-def test_plugins_that_are_installed_here_change_nothing(
-    package: Path, plugged: tuple[Storage, Path]
-) -> None:
+def test_plugins_that_are_installed_here_change_nothing(package, plugged):
     assert verify(package, CHEAP).problems == []
     assert verify(plugged[1], replace(CHEAP, trust_plugins=True)).problems == []
 
 
 @pytest.mark.full
-def test_a_sweep_merged_with_one_that_has_plugins_is_computed_without_them(
-    plugged: tuple[Storage, Path], tmp_path: Path
-) -> None:
+def test_a_sweep_merged_with_one_that_has_plugins_is_computed_without_them(plugged, tmp_path):
     load_plugins((), installed=True)
     publish(board(tmp_path / "storage", "plain", "[fl]", "[0]"), ["plain"], tmp_path / "plain")
     merge([plugged[1], tmp_path / "plain" / "package.zip"], tmp_path)
@@ -279,9 +266,7 @@ def add_code(forge: Any) -> None:
         (add_code, "more.py belongs to no sweep"),
     ],
 )
-def test_a_forged_plugin_or_figure_of_one_is_refused(
-    plugged: tuple[Storage, Path], tmp_path: Path, kind: Any, told: str
-) -> None:
+def test_a_forged_plugin_or_figure_of_one_is_refused(plugged, tmp_path, kind, told):
     storage, package = plugged
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
     problems = verify(forged, replace(CHEAP, trust_plugins=True)).problems
@@ -305,9 +290,7 @@ def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixtur
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_foreign_file_is_refused(
-    package: Path, tmp_path: Path, member: str, content: bytes, told: str
-) -> None:
+def test_a_foreign_file_is_refused(package, tmp_path, member, content, told):
     forged = tmp_path / "forged.zip"
     forged.write_bytes(package.read_bytes())
     with zipfile.ZipFile(forged, "a") as archive:
@@ -363,7 +346,6 @@ def test_changed_claims_of_a_journal_are_refused(package: Path, tmp_path: Path, 
 
 
 def said(package: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """Return what a package claims, but for library versions, which nobody can check."""
     with zipfile.ZipFile(package) as archive:
         cells = json.loads(archive.read("cells.json"))
         return [{**cell, "versions": None} for cell in cells], archive.read("table.csv")
@@ -432,9 +414,7 @@ def cut_suites(forge: Any) -> None:
         (cut_suites, [", got (14, 5, "]),
     ],
 )
-def test_a_forged_suite_is_refused_without_training(
-    measured: tuple[Storage, Path], tmp_path: Path, kind: Any, told: list[str]
-) -> None:
+def test_a_forged_suite_is_refused_without_training(measured, tmp_path, kind, told):
     storage, package = measured
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
     problems = " ".join(verify(forged, CHEAP).problems)

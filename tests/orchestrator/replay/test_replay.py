@@ -1,9 +1,6 @@
-"""Replayed searches on made-up outcomes: the live state's own choices, and how they are judged."""
-
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +47,6 @@ seeds: [3]
 
 
 def logits_of(name: str) -> torch.Tensor:
-    """Validation logits that depend on a name alone: sure of class 0, wrong in some rows."""
     noise = torch.Generator().manual_seed(random.Random(name).randrange(2**31))
     return torch.randn(60, 3, generator=noise) + torch.tensor([1.0, 0.0, 0.0])
 
@@ -103,9 +99,7 @@ def recorded(
     return RecordedStudy(plan, tuple(of("mbls")), LABELS, LABELS + 1, of("ce")[0], data)
 
 
-def test_a_search_with_its_own_settings_makes_the_same_choices(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
-) -> None:
+def test_a_search_with_its_own_settings_makes_the_same_choices(live, spec):
     state, study = live
     ran = state.studies[study.plan.id]
     found = simulate(Table(study), spec, seed=3, budgets=(1, 4, 99))
@@ -122,9 +116,7 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(
     assert max(simulate(Table(study), spec, seed=4).distances) > 0
 
 
-def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(
-    study: RecordedStudy, spec: SweepSpec
-) -> None:
+def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(study, spec):
     asked = simulate(Table(study), spec, seed=3, budgets=(4, 1, 4, 8))
     assert asked == simulate(Table(study), spec, seed=3, budgets=(1, 4))
     turned = Table(replace(study, trials=study.trials[::-1]))
@@ -134,9 +126,7 @@ def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(
     ]
 
 
-def test_a_search_begins_at_the_sweeps_seed_and_the_replays(
-    study: RecordedStudy, spec: SweepSpec
-) -> None:
+def test_a_search_begins_at_the_sweeps_seed_and_the_replays(study, spec):
 
     def distances(seed: int, number: int) -> set[float]:
         settings = ReplaySettings(resample=False, strategies={"as run": {}}, seed=seed)
@@ -149,9 +139,7 @@ def test_a_search_begins_at_the_sweeps_seed_and_the_replays(
     assert distances(0, 0) == {0.0} != distances(2, 0)
 
 
-def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(
-    study: RecordedStudy, spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(study, spec, monkeypatch):
     asked: list[tuple[int, int]] = []
     searched: list[int] = []
 
@@ -240,9 +228,7 @@ def test_a_strategy_may_search_for_several_metrics(study: RecordedStudy, spec: S
     assert found != simulate(Table(study), spec, seed=0)
 
 
-def test_a_guard_that_was_never_there_guards_no_strategy(
-    study: RecordedStudy, spec: SweepSpec
-) -> None:
+def test_a_guard_that_was_never_there_guards_no_strategy(study, spec):
     free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
     strict = changed(spec, "strict", {"accuracy_tolerance": 0.0, "keep_default": False})
     alone = Table(replace(study, plain=None))
@@ -319,9 +305,7 @@ def test_the_nearest_configuration_answers_and_says_how_near_it_is(study: Record
         ({"type": "categorical", "choices": ("a", "b", 2.0)}, 2.0, "b", 1.0),
     ],
 )
-def test_values_are_as_far_apart_as_their_range_says(
-    fields: dict[str, Any], one: Any, other: Any, distance: float
-) -> None:
+def test_values_are_as_far_apart_as_their_range_says(fields, one, other, distance):
     parameter = Parameter("x", "x", source="here", default=one, **fields)
     assert _apart(parameter, one, other) == _apart(parameter, other, one) == distance
 
@@ -383,9 +367,7 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
         (f"seed: {2**31}", f"seed: .* less than {2**31}, got {2**31}"),
     ],
 )
-def test_a_wrong_replay_file_is_refused_in_one_line(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_a_wrong_replay_file_is_refused_in_one_line(tmp_path, text, complaint):
     path = tmp_path / "replay.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=f"replay.yaml: {complaint}") as raised:

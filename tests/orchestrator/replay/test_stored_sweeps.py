@@ -1,5 +1,3 @@
-"""What sweeps leave in a storage, and replays of it: small searches on a file of logits."""
-
 import csv
 import json
 import os
@@ -134,26 +132,18 @@ def test_without_test_rows_nothing_is_measured_on_them(storage: Storage) -> None
     ("names", "recipes", "complaint"),
     [
         (["three"], [], "no sweep 'three' in .*; there are: one, open, two$"),
-        (
-            ["one", "open"],
-            [],
-            "sweep 'open' has not ended, so not all of its choices are known; ",
-        ),
+        (["one", "open"], [], "sweep 'open' has not ended, so not all of its choices are known; "),
         ([], ["ts"], "no recipe 'ts' in sweep 'one'; there are: given, spline$"),
         ([], ["given"], r"can be replayed: rows\|given: nothing to search$"),
     ],
 )
-def test_what_cannot_be_replayed_is_named(
-    storage: Storage, names: list[str], recipes: list[str], complaint: str
-) -> None:
+def test_what_cannot_be_replayed_is_named(storage, names, recipes, complaint):
     with pytest.raises(InputError, match=complaint):
         read_sweeps(storage, names, recipes)
 
 
 @pytest.mark.full
-def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(
-    storage: Storage, tmp_path: Path
-) -> None:
+def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(storage, tmp_path):
     """Its seeds draw test rows, too."""
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "storage"))
     shutil.copy(storage.folder.parent / "rows.npz", tmp_path)
@@ -172,9 +162,7 @@ def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(
     assert {name: own.key for name, own in found.items()} == {n: d.key for n, d in drawn.items()}
 
 
-def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
-    storage: Storage, tmp_path: Path
-) -> None:
+def test_where_no_sweep_has_ended_one_that_goes_on_is_named(storage, tmp_path):
     alone = Storage(tmp_path)
     shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
     for _ in range(2):
@@ -217,9 +205,7 @@ def test_deleted_artifacts_cannot_be_replayed(storage: Storage, tmp_path: Path) 
         read_sweeps(copy, ["one"], test=False)
 
 
-def test_trials_that_were_pruned_are_left_out_of_a_sweep_that_failed(
-    storage: Storage, tmp_path: Path
-) -> None:
+def test_trials_that_were_pruned_are_left_out_of_a_sweep_that_failed(storage, tmp_path):
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
     file = copy.sweep("one").journal
     study = read_ledger(file).studies[STUDY]
@@ -349,9 +335,7 @@ def test_a_replay_reads_only_the_requested_recipes(storage: Storage) -> None:
     assert [row.strategy for row in found.judged] == ["z"] * 6 + ["a"] * 6
 
 
-def test_a_study_is_replayed_where_there_was_a_choice_however_few_trials_it_had(
-    storage: Storage,
-) -> None:
+def test_a_study_is_replayed_where_there_was_a_choice_however_few_trials_it_had(storage):
     (sweep,) = read_sweeps(storage, ["one"], test=False)
     told: list[Any] = []
     data = dict(reversed(sweep.data.items()))
@@ -419,9 +403,7 @@ def test_a_choice_of_what_has_not_finished_is_not_made_again(storage: Storage, s
     assert (spline.recorded, spline.same) == (chosen.number, False)
 
 
-def test_choices_are_made_again_from_as_many_suggestions_at_once(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_choices_are_made_again_from_as_many_suggestions_at_once(storage, monkeypatch):
     (sweep,) = read_sweeps(storage, ["one"], test=False)
     states: list[SweepState] = []
 
@@ -462,9 +444,7 @@ def test_a_table_has_every_metric_of_any_sweep(outcome: ReplayOutcome, tmp_path:
     assert b"\r" not in files[0].read_bytes()
 
 
-def test_the_order_of_searches_does_not_depend_on_their_end(
-    outcome: ReplayOutcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_of_searches_does_not_depend_on_their_end(outcome, monkeypatch):
     one = outcome.judged[0]
     rows = [
         replace(one, strategy=strategy, sweep=sweep, study=study, search=search, budget=budget)
@@ -620,12 +600,7 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         assert words in notes(replace(outcome, settings=settings))[2]
 
 
-def test_the_command_prints_table_notes_and_files(
-    outcome: ReplayOutcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_prints_table_notes_and_files(outcome, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("orchestrator.replay.replay", lambda *arguments, **named: outcome)
     assert (
         main(["search", "replay", str(tmp_path), "--out", str(tmp_path / "out"), "--markdown"]) == 0

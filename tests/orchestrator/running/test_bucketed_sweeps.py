@@ -200,14 +200,7 @@ def swept(disturbed: tuple[str, Weather], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.full
-def test_bad_weather_changes_nothing(
-    wanted: tuple[Path, list[str]],
-    swept: Swept,
-    weather: Weather,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_weather_changes_nothing(wanted, swept, weather, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "two"))
     assert main([*TABLE, "--storage", str(wanted[0])]) == 0
@@ -284,9 +277,7 @@ def test_another_machine_goes_on_after_a_crash(
 
 
 @pytest.mark.full
-def test_a_plugin_travels_with_the_bucket(
-    address: str, tmp_path: Path, elsewhere: Callable[[], None]
-) -> None:
+def test_a_plugin_travels_with_the_bucket(address, tmp_path, elsewhere):
     shutil.copy(ROOT / "examples/plugin/calsweep_example/gce.py", tmp_path / "gce.py")
     file = Path(write_sweep(tmp_path, address))
     swept = file.read_text().replace("[mbls, mbls+ts]", "[gce]\nplugins: [./gce.py]")
@@ -339,13 +330,7 @@ def test_outage_at_the_end_is_told_and_delivered_later(
     assert main(["compare", "bucketed", "--baseline", "mbls", "--storage", address]) == 0
 
 
-def test_machines_share_nothing_but_the_bucket(
-    wanted: tuple[Path, list[str]],
-    swept: Swept,
-    weather: Weather,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_machines_share_nothing_but_the_bucket(wanted, swept, weather, tmp_path, monkeypatch):
     for machine in ("one node", "another"):
         assert list((swept.folder / machine).rglob("manifest.json"))
     here, nonces = Storage(swept.address), []
@@ -359,9 +344,7 @@ def test_machines_share_nothing_but_the_bucket(
 
 
 @pytest.mark.long
-def test_nodes_of_a_cluster_share_nothing_but_the_bucket(
-    wanted: tuple[Path, list[str]], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_of_a_cluster_share_nothing_but_the_bucket(wanted, capfd):
     assert main([*TABLE, "--storage", str(wanted[0])]) == 0
     table = capfd.readouterr().out
     sweep = SWEEP.replace("executor: local\n", "").replace("{{concurrent: 1}}", "{{}}")
@@ -375,9 +358,7 @@ def test_nodes_of_a_cluster_share_nothing_but_the_bucket(
     assert done.stdout.endswith(f"{table}0 True\n")
 
 
-def test_driver_that_was_replaced_stops(
-    weather: Weather, address: str, tmp_path: Path, elsewhere: Callable[[], None]
-) -> None:
+def test_driver_that_was_replaced_stops(weather, address, tmp_path, elsewhere):
     event = SweepEnded(status="finished")
     first = Storage(address).sweep("bucketed")
     with first.owned(), first.open_journal() as one:
@@ -413,9 +394,7 @@ def test_sweep_that_runs_elsewhere_is_left_alone(
     assert "sweep 'bucketed' is being run by " in capfd.readouterr().err
 
 
-def test_bucket_that_is_not_there_is_one_line(
-    weather: Weather, tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bucket_that_is_not_there_is_one_line(weather, tmp_path, address, capfd):
     nowhere = f"s3://bucket-{'0' * 12}/x"
     assert main(["run", write_sweep(tmp_path, nowhere)]) == 2
     told = capfd.readouterr().err.splitlines()[-1]

@@ -76,9 +76,7 @@ def ends(storage: str, name: str = "one") -> list[TrialFinished]:
     return [event for event in events if isinstance(event, TrialFinished)]
 
 
-def test_beaten_trials_lose_their_weights_and_nothing_else(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_beaten_trials_lose_their_weights_and_nothing_else(capsys):
     assert run("all", "all") == 0
     assert told("few") == told("all")
     for cell in Path("all/cells").rglob("*.npz"):
@@ -117,9 +115,7 @@ def test_another_sweep_computes_dropped_weights_again(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.full
-def test_weights_stay_where_nobody_knows_what_another_sweep_needs(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_weights_stay_where_nobody_knows_what_another_sweep_needs(caplog):
     assert run("all", "storage", "other") == 0
     journal = Path("storage/sweeps/other/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)

@@ -96,9 +96,7 @@ def results(spec: SweepSpec) -> dict[tuple[str, str], StudyResult]:
     return {(result.task, result.recipe): result for result in found}
 
 
-def test_every_file_is_a_task_with_every_recipe(
-    results: dict[tuple[str, str], StudyResult],
-) -> None:
+def test_every_file_is_a_task_with_every_recipe(results):
     recipes = ("given", "ts", "ets-cls")
     assert list(results) == [(task, recipe) for task in ("one", "two") for recipe in recipes]
     assert all(len(result.test) == 2 for result in results.values())
@@ -109,9 +107,7 @@ def test_every_file_is_a_task_with_every_recipe(
             assert after["acc"] == before["acc"]
 
 
-def test_figures_are_those_of_a_fit_by_hand(
-    folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
-) -> None:
+def test_figures_are_those_of_a_fit_by_hand(folder, spec, results):
     rows = np.load(folder / ONE)
     place = Storage.of(spec).data / results["one", "ts"].fingerprint
     fit, test = (
@@ -151,9 +147,7 @@ def test_the_search_has_rows_of_its_own_seed(folder: Path) -> None:
     assert set(prepare_data(spec)) == set(preview_data(spec).prepared) == names
 
 
-def test_recipes_are_compared_on_the_rows_of_each_seed(
-    spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
-) -> None:
+def test_recipes_are_compared_on_the_rows_of_each_seed(spec, results):
     ours = [result for (task, _), result in results.items() if task == "one"]
     found = compare(ours, Storage.of(spec).store(), "nll", draws=200).bootstrap
     assert (found.baseline, found.seeds["ts"], found.rows) == ("given", 2, 200)
@@ -167,9 +161,7 @@ def test_recipes_are_compared_on_the_rows_of_each_seed(
     assert found.differences["ts"].high < 0
 
 
-def test_a_sealed_process_reads_no_test_rows(
-    folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
-) -> None:
+def test_a_sealed_process_reads_no_test_rows(folder, spec, results):
     """Nor the file that holds them."""
     data = PreparedData.open(Storage.of(spec).data / results["one", "ts"].fingerprint)
     with sealed_within():
@@ -276,9 +268,7 @@ def test_mistakes_get_a_line(mistake: str, tmp_path: Path, monkeypatch: pytest.M
         ({"logits_fit": np.zeros((4, 2)), "labels_fit": [0, 1, 0, 1]}, "logits_test"),
     ],
 )
-def test_a_wrong_file_names_task_and_file(
-    arrays: dict[str, Any], expected: str, tmp_path: Path
-) -> None:
+def test_a_wrong_file_names_task_and_file(arrays, expected, tmp_path):
     np.savez(tmp_path / "wrong.npz", **arrays)
     with pytest.raises(InputError, match=r"tasks\[0\] \(wrong\): .*wrong.npz: .*") as caught:
         preview_data(make_spec(tmp_path, files="wrong.npz"))
@@ -313,9 +303,7 @@ def test_an_absent_file_is_told_by_its_task(tmp_path: Path, names: list[str]) ->
             look(spec)
 
 
-def test_a_plan_of_logits_names_calibrations_alone(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_of_logits_names_calibrations_alone(folder, capsys):
     plan = make_plan(make_spec(folder))
     show_plan(plan.spec)
     out = capsys.readouterr().out
@@ -340,9 +328,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return ArenaInProcess.counts
 
 
-def test_an_arena_has_a_process_a_core(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, here: list[int]
-) -> None:
+def test_an_arena_has_a_process_a_core(folder, monkeypatch, here):
     """But none without a split."""
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
@@ -355,9 +341,7 @@ def test_an_arena_has_a_process_a_core(
 
 
 @pytest.mark.usefixtures("here")
-def test_an_arena_has_the_figures_of_the_sweep(
-    folder: Path, results: dict[tuple[str, str], StudyResult]
-) -> None:
+def test_an_arena_has_the_figures_of_the_sweep(folder, results):
     told: list[tuple[int, int]] = []
     found = run_arena(make_spec(folder), 1, lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -371,9 +355,7 @@ def test_an_arena_has_the_figures_of_the_sweep(
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("refused", [{1}, {2}, {1, 2}])
-def test_an_impossible_fit_fails_its_study_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: set[int]
-) -> None:
+def test_an_impossible_fit_fails_its_study_alone(folder, monkeypatch, refused):
     real, fits = fitting._fitted, []
 
     def fitted(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
@@ -395,9 +377,7 @@ def test_an_impossible_fit_fails_its_study_alone(
 
 
 @pytest.mark.usefixtures("here")
-def test_an_arena_has_the_seconds_of_the_fits_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arena_has_the_seconds_of_the_fits_alone(folder, monkeypatch):
     now, fitted, report = [0.0], fitting._fitted, fitting.calibration_report
 
     def fit(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
@@ -496,9 +476,7 @@ def test_an_arena_fits_published_values_on_logits(folder: Path) -> None:
             run_arena(spec)
 
 
-def test_an_exported_calibrator_maps_as_the_sweep_did(
-    folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult], tmp_path: Path
-) -> None:
+def test_an_exported_calibrator_maps_as_the_sweep_did(folder, spec, results, tmp_path):
     store, result = Storage.of(spec).store(), results["two", "ts"]
     tested = store.find(ArtifactRef("evaluate", result.predictions[0]))
     data = PreparedData.open(Storage.of(spec).data / result.fingerprint)
@@ -517,9 +495,7 @@ def test_a_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_run_is_reproduced_on_the_rows_of_its_seed(
-    seed: int, spec: SweepSpec, results: dict[tuple[str, str], StudyResult], tmp_path: Path
-) -> None:
+def test_a_run_is_reproduced_on_the_rows_of_its_seed(seed, spec, results, tmp_path):
     run = results["two", "ets-cls"].run_ids[seed]
     again = reproduce(run, tracking_uri=spec.tracking_uri, folder=tmp_path)
     assert again.equal
@@ -538,9 +514,7 @@ def write_pickle(path: Path, seed: int, classes: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_public_logits_of_a_paper_fill_its_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_public_logits_of_a_paper_fill_its_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_released, "CONSTANT", ((0.02, 10),))  # Of 1000 steps.
     monkeypatch.setattr(_released, "SCHEDULE", ((0.005, 10),))

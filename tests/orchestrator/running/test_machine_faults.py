@@ -107,11 +107,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("bad_nodes.py")],
         cwd=tmp_path_factory.mktemp("nodes"),
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[3]),
-            "OMP_NUM_THREADS": "1",
-        },
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
         timeout=900,

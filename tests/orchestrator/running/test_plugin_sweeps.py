@@ -126,9 +126,7 @@ def artifacts(outcome: SweepOutcome, study: str) -> set[str | None]:
     return {t.artifact for t in ledger.trials.values() if t.study == f"digits/tiny|{study}"}
 
 
-def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(tmp_path, capsys):
     storage = tmp_path / "storage"
     write_loss(tmp_path)
     path = write_sweep(tmp_path, storage)
@@ -161,9 +159,7 @@ def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
     assert there.path == copy.path.replace(str(storage), str(tmp_path / "moved"))
 
 
-def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_of_ones_own_is_searched_tracked_and_shown(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(METRICS, "_declared", {})
 
     def sweep(name: str, factor: int) -> SweepOutcome:
@@ -212,9 +208,7 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
 
 
 @pytest.mark.full
-def test_runs_go_to_a_tracker_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_go_to_a_tracker_of_ones_own(tmp_path, capsys):
     (tmp_path / "shelf.py").write_text(TRACKER)
     path = write_sweep(tmp_path, tmp_path / "storage", "own", "[./shelf.py]", "[ls]", "local")
     uri = f"shelf:{tmp_path}/runs"

@@ -63,9 +63,7 @@ def test_ray_gives_the_bytes_of_a_process_that_was_started_for_it(tmp_path: Path
     assert tables[0] == tables[1]
 
 
-def test_process_that_was_not_started_for_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_that_was_not_started_for_it_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     text = sweep(storage=tmp_path / "storage")
     with pytest.raises(InputError, match=r"start it with env .*MKL_CBWR='COMPATIBLE'"):

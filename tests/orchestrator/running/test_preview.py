@@ -194,9 +194,7 @@ def test_a_cluster_holds_trials_and_takes_the_hours_of_its_scarcest(
     assert fewest_hours(plan, [], size) == 0.0
 
 
-def test_hours_come_from_earlier_runs(
-    writer: Any, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hours_come_from_earlier_runs(writer, store, monkeypatch):
     task = "digits/convnet/timed"
     writer.start()
     study = writer.open("mbls", task=task, setting="this")

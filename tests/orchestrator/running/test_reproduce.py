@@ -66,9 +66,7 @@ def predictions(spec: SweepSpec, key: str) -> dict[str, torch.Tensor]:
     return found.tensors("test")
 
 
-def test_results_lead_to_predictions_data_and_cost(
-    spec: SweepSpec, results: dict[str, StudyResult]
-) -> None:
+def test_results_lead_to_predictions_data_and_cost(spec, results):
     result = results["ce+macal+ts"]
     assert (result.dataset, result.model, result.protocol) == ("digits", "convnet", "digits-custom")
     assert (result.code, result.sweep_id) == ("c0ffee", "tiny-id")
@@ -88,9 +86,7 @@ def test_results_lead_to_predictions_data_and_cost(
 @pytest.mark.parametrize(
     ("seed", "recipe"), [(0, "ce"), (1, "ce"), (0, "short+ts"), (1, "ce+macal+ts")]
 )
-def test_a_run_computed_again_gives_the_same_figures(
-    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path, recipe: str, seed: int
-) -> None:
+def test_a_run_computed_again_gives_the_same_figures(spec, results, tmp_path, recipe, seed):
     told: list[Any] = []
     found = reproduce(
         results[recipe].run_ids[seed],
@@ -108,9 +104,7 @@ def test_a_run_computed_again_gives_the_same_figures(
     assert found.artifact == found.run.trial.artifact
 
 
-def test_a_gpu_training_is_reproduced_in_its_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_training_is_reproduced_in_its_precision(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = SWEEP.format(name="gpu", task=TASK, storage=tmp_path / "gpu", gpus=0.5)
     text = re.sub("recipes:.*", "recipes: [ce+macal+ts]", text.replace("[0, 1]", "[0]"))
@@ -155,9 +149,7 @@ NOW_LOOSE = "computed now on A GPU in float32, sums in any order"
         ),
     ],
 )
-def test_why_figures_need_not_agree_is_said(
-    gpu: float, then: dict[str, Any] | None, now: dict[str, Any], remark: str
-) -> None:
+def test_why_figures_need_not_agree_is_said(gpu, then, now, remark):
     run: Any = SimpleNamespace(
         trial=SimpleNamespace(computed={"train": then} if then else {"refine": LOOSE}),
         study=SimpleNamespace(
@@ -179,12 +171,7 @@ def test_a_stage_has_the_resources_of_its_trial(monkeypatch: pytest.MonkeyPatch)
     assert asked == [3, (0.5, True), 2, (0.0, False), 2, (0.0, False)]
 
 
-def test_reproducing_has_documented_defaults(
-    spec: SweepSpec,
-    results: dict[str, StudyResult],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reproducing_has_documented_defaults(spec, results, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", spec.tracking_uri)
     roots: list[Path] = []
     real = reproducing.prepare
@@ -202,9 +189,7 @@ def test_reproducing_has_documented_defaults(
     assert roots == [Path("data"), Path("d")]
 
 
-def test_a_run_without_test_figures_gets_none(
-    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
-) -> None:
+def test_a_run_without_test_figures_gets_none(spec, results, tmp_path):
     uri = changed(spec, tmp_path, "DELETE FROM latest_metrics WHERE key LIKE 'test_%'")
     again = tmp_path / "again"
     found = reproduce(results["ce"].run_ids[0], tracking_uri=uri, folder=again)
@@ -213,9 +198,7 @@ def test_a_run_without_test_figures_gets_none(
     assert [path.name for path in (again / "artifacts").iterdir() if path.is_dir()] == ["train"]
 
 
-def test_data_are_prepared_as_the_task_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_are_prepared_as_the_task_says(tmp_path, monkeypatch):
     key, settings, asked = "ab" * 32, {"kind": "probabilities"}, list[Any]()
 
     def prepare(*place: Any, **more: Any) -> Any:
@@ -242,12 +225,7 @@ def test_the_figure_that_differs_most_decides() -> None:
     assert not replace(found, tolerance=0.249).equal
 
 
-def test_the_command_tells_equal_from_different(
-    spec: SweepSpec,
-    results: dict[str, StudyResult],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_tells_equal_from_different(spec, results, tmp_path, capsys):
     run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
     assert main(["run", "--reproduce", run_id, "--tracking-uri", uri]) == 0
     printed = capsys.readouterr().out
@@ -267,9 +245,7 @@ def test_the_command_tells_equal_from_different(
     assert f"results may differ: {recorded}\n" in printed
 
 
-def test_other_data_or_a_used_folder_are_refused(
-    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
-) -> None:
+def test_other_data_or_a_used_folder_are_refused(spec, results, tmp_path):
     run_id, uri, used = results["ce"].run_ids[0], spec.tracking_uri, Storage.of(spec).folder
     other = changed(spec, tmp_path, "UPDATE tags SET value = 'f00' WHERE key LIKE '%.fingerprint'")
     (tmp_path / "early").mkdir()
@@ -286,12 +262,7 @@ def test_other_data_or_a_used_folder_are_refused(
             reproduce(run, tracking_uri=address, folder=folder)
 
 
-def test_the_champion_predicts_what_was_measured(
-    spec: SweepSpec,
-    results: dict[str, StudyResult],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_champion_predicts_what_was_measured(spec, results, tmp_path, monkeypatch):
     uri, storage = spec.tracking_uri, str(Storage.of(spec).folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     for version, recipe in enumerate(("short+ts", "ce+macal+ts"), start=1):
@@ -312,9 +283,7 @@ def test_the_champion_predicts_what_was_measured(
     assert set(files) <= {".json", ".safetensors", ".lock"}
 
 
-def test_tables_report_and_data_are_on_the_tracker(
-    spec: SweepSpec, results: dict[str, StudyResult]
-) -> None:
+def test_tables_report_and_data_are_on_the_tracker(spec, results):
     outcome = SweepOutcome(spec, "finished", tuple(results.values()), True, 1.0)
     SweepFolder.of(spec).spec_file.write_text("name: tiny")
     assert [show_outcome(outcome) for _ in range(2)] == [0, 0]
@@ -331,9 +300,7 @@ def test_tables_report_and_data_are_on_the_tracker(
     assert {(each.name, each.digest) for (each,) in data} == {("digits", fingerprint[:36])}
 
 
-def test_best_promotes_what_it_prints(
-    spec: SweepSpec, results: dict[str, StudyResult], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_best_promotes_what_it_prints(spec, results, capsys):
     words = ["best", "--task", TASK, "--recipe", "ce", "--tag", "team=red", "--promote"]
     assert main([*words, "--storage", str(Storage.of(spec).folder), "--format", "fixed"]) == 0
     printed = capsys.readouterr()
@@ -343,12 +310,7 @@ def test_best_promotes_what_it_prints(
     assert best.trial.run_id == results["ce"].run_ids[0]
 
 
-def test_what_cannot_be_promoted_or_loaded_is_said(
-    spec: SweepSpec,
-    results: dict[str, StudyResult],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_promoted_or_loaded_is_said(spec, results, tmp_path, monkeypatch):
     uri, run_id = spec.tracking_uri, results["ce"].run_ids[0]
     with pytest.raises(
         InputError, match=rf"its weights are not in {tmp_path}.*--reproduce {run_id}"

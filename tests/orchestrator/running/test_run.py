@@ -136,9 +136,7 @@ def test_the_table_agrees_with_the_stored_predictions(outcome: SweepOutcome) -> 
         assert shown == pytest.approx(found, abs=1e-6)
 
 
-def test_every_trial_is_in_mlflow_under_its_study(
-    runs: list[Run], trials: list[Run], events: list[Any]
-) -> None:
+def test_every_trial_is_in_mlflow_under_its_study(runs, trials, events):
     studies = {r.info.run_id: r for r in runs if r.data.tags["calsweep.kind"] == "study"}
     started = {event.key: event.study for event in of_kind(events, "trial_started")}
     assert len(started) == 12
@@ -157,9 +155,7 @@ def test_the_budget_is_spent_exactly(events: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["gce", "ce+macal"])
-def test_best_is_the_lowest_validation_objective(
-    outcome: SweepOutcome, trials: list[Run], recipe: str
-) -> None:
+def test_best_is_the_lowest_validation_objective(outcome, trials, recipe):
     (best,) = best_config(TASK, recipe, tracking_uri=outcome.spec.tracking_uri)
     by_hand = min(
         (run for run in trials if run.data.tags["calsweep.recipe"] == recipe),
@@ -179,9 +175,7 @@ def test_best_can_be_fed_back(outcome: SweepOutcome, storage: Path) -> None:
     assert starting_values(spec, "gce", spec.tasks[0]) == best.fixed["gce"]
 
 
-def test_only_chosen_configurations_are_measured(
-    client: MlflowClient, trials: list[Run], events: list[Any]
-) -> None:
+def test_only_chosen_configurations_are_measured(client, trials, events):
     """On test data, after the last search trial; their runs carry diagram and configuration."""
     kinds = [event.event for event in events]
     assert "trial_finished" not in kinds[kinds.index("evaluated") :]
@@ -284,9 +278,7 @@ storage: {storage}
     assert of_kind(read_events(journal)[0], "trial_finished") == ends
 
 
-def test_an_interrupted_sweep_resumes_to_the_table_of_a_whole_one(
-    outcome: SweepOutcome, events: list[Any], tmp_path: Path
-) -> None:
+def test_an_interrupted_sweep_resumes_to_the_table_of_a_whole_one(outcome, events, tmp_path):
     ends = [event.status for event in of_kind(events, "sweep_ended")]
     assert ends == ["interrupted", "finished"]
     with one_process():
@@ -303,9 +295,7 @@ def _wait_for_finished_trials(journal: Path, count: int) -> None:
     raise AssertionError(f"{journal} has no {count} finished trials after a quarter of an hour")
 
 
-def test_a_replay_trains_nothing(
-    outcome: SweepOutcome, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replay_trains_nothing(outcome, storage, tmp_path, capsys):
     stages = [storage / "artifacts" / stage for stage in ("train", "refine", "calibrate")]
     before = sorted(path for stage in stages for path in stage.glob("*/*"))
     out = tmp_path / "replay"

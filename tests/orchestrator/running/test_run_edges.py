@@ -134,18 +134,13 @@ def opened(spec: SweepSpec, address: str | None = None) -> tuple[Any, str]:
         ("refine: {cpu: 9}", ""),  # Nothing is refined.
     ],
 )
-def test_a_trial_that_fits_nowhere_is_refused(
-    tmp_path: Path, cluster: Cluster, resources: str, complaint: str
-) -> None:
+def test_a_trial_that_fits_nowhere_is_refused(tmp_path, cluster, resources, complaint):
     text = SWEEP.format(storage=tmp_path).replace("[ce]", "[ce+ts]")
     spec = parse_sweep(f"{text}resources: {{{resources}}}\n", "edges")
     given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 20.0)
     more = {"plugins": (), "hang_seconds": None}
     with refused(complaint):
-        assert opened(spec) == (
-            (given, {"asha": False, "growing": False, **more}),
-            "starting Ray",
-        )
+        assert opened(spec) == ((given, {"asha": False, "growing": False, **more}), "starting Ray")
     growing = {"asha": False, "growing": True, **more}
     executor, said = opened(spec, "auto")
     assert executor == (given, growing), "it may grow"
@@ -270,9 +265,7 @@ def test_a_server_is_waited_for_while_it_takes(
 
 
 @pytest.mark.parametrize(("lasting", "waits"), [(True, 1), (False, 10)])
-def test_a_tracker_that_someone_has_to_mend_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, now: list[float], lasting: bool, waits: int
-) -> None:
+def test_a_tracker_that_someone_has_to_mend_is_not_waited_for(monkeypatch, now, lasting, waits):
     monkeypatch.setattr(run, "listens", lambda uri: True)
     shipper = Shipper(now, [(5.0, 0)] * 99, 9)
     shipper.met = Fault("damaged", lasting)
@@ -282,9 +275,7 @@ def test_a_tracker_that_someone_has_to_mend_is_not_waited_for(
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize(("pause", "whole"), [(44.0, True), (46.0, False)])
-def test_a_stall_is_counted_from_the_last_delivery(
-    monkeypatch: pytest.MonkeyPatch, now: list[float], pause: float, whole: bool, there: bool
-) -> None:
+def test_a_stall_is_counted_from_the_last_delivery(monkeypatch, now, pause, whole, there):
     monkeypatch.setattr(run, "listens", lambda uri: there)
     shipper = Shipper(now, [(40.0, 1), (40.0, 2), (pause, 2), (1.0, 3)], 3)
     assert run.await_delivery(cast(Any, shipper), "http://host", 0, False) == whole
@@ -309,9 +300,7 @@ def test_a_sweep_stopped_while_its_report_is_written_says_how_to_resume(
 @pytest.mark.parametrize(
     ("address", "ending"), [(None, ""), ("10.0.0.1:6379", " --address 10.0.0.1:6379")]
 )
-def test_how_to_resume_is_said_in_full(
-    spec: SweepSpec, capsys: pytest.CaptureFixture[str], address: str | None, ending: str
-) -> None:
+def test_how_to_resume_is_said_in_full(spec, capsys, address, ending):
     outcome = SweepOutcome(spec, "interrupted", (), False, 1.0)
     assert show_outcome(outcome, address) == 130
     said, pending = capsys.readouterr().out.splitlines()

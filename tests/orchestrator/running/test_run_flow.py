@@ -208,9 +208,7 @@ def nothing(here: InProcess, loop: Loop) -> None:
 
 
 @pytest.mark.usefixtures("company")
-def test_a_sweep_interrupted_while_it_delivers_is_resumed_for_its_tables(
-    spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_interrupted_while_it_delivers_is_resumed_for_its_tables(spec, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(run, "await_delivery", Mock(side_effect=KeyboardInterrupt))
         outcome, said = ran(spec)
@@ -223,9 +221,7 @@ def test_a_sweep_interrupted_while_it_delivers_is_resumed_for_its_tables(
 @pytest.mark.parametrize(
     ("search", "trials"), [(interrupt, 0), (after_one, 1), (nothing, 0), (after_all, 2)]
 )
-def test_an_interrupted_search_resumes(
-    spec: SweepSpec, company: Company, search: Search, trials: int
-) -> None:
+def test_an_interrupted_search_resumes(spec, company, search, trials):
     company.search = search
     outcome, said = ran(spec)
     assert (outcome.status, outcome.tracked) == ("interrupted", True)
@@ -315,9 +311,7 @@ def test_an_error_in_the_search_ends_the_journal(spec: SweepSpec, company: Compa
     assert not SweepFolder.of(spec).is_owned()
 
 
-def test_what_cannot_be_measured_fails_its_study(
-    spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_measured_fails_its_study(spec, company, monkeypatch):
     real = measuring.evaluate_on_test
 
     def refuse(store: Any, ref: ArtifactRef, *more: Any) -> Any:
@@ -338,9 +332,7 @@ def test_what_cannot_be_measured_fails_its_study(
     assert ran(spec)[0].status == "finished"
 
 
-def test_a_measurement_is_recorded_in_full(
-    two: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measurement_is_recorded_in_full(two, company, monkeypatch):
     """A published default is measured where its outcome is there still; all where trials may be."""
     place, pending = torch.device("cpu", 0), drive.pending_measurements
 
@@ -358,10 +350,7 @@ def test_a_measurement_is_recorded_in_full(
 
     monkeypatch.setattr(worker, "trial_device", where)
     monkeypatch.setattr(drive, "pending_measurements", with_defaults)
-    tested, drawn = (
-        Mock(wraps=measuring.evaluate_on_test),
-        Mock(wraps=reliability_diagram),
-    )
+    tested, drawn = (Mock(wraps=measuring.evaluate_on_test), Mock(wraps=reliability_diagram))
     monkeypatch.setattr(measuring, "evaluate_on_test", tested)
     monkeypatch.setattr(measuring, "reliability_diagram", drawn)
     ran(two)
@@ -415,9 +404,7 @@ def test_an_unwritable_folder_ends_the_run(spec: SweepSpec, company: Company) ->
     assert {event.chosen is None for event in events_of(spec, StudyClosed)} == {False}
 
 
-def test_what_is_refused_leaves_no_sweep(
-    spec: SweepSpec, company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_leaves_no_sweep(spec, company, tmp_path, monkeypatch):
     def refuse(uri: str) -> None:
         raise InputError(f"another password at {uri}")
 
@@ -444,13 +431,7 @@ def test_what_is_refused_leaves_no_sweep(
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("search", [interrupt, InProcess.run])
-def test_a_stalled_server_is_given_up(
-    spec: SweepSpec,
-    company: Company,
-    monkeypatch: pytest.MonkeyPatch,
-    there: bool,
-    search: Search,
-) -> None:
+def test_a_stalled_server_is_given_up(spec, company, monkeypatch, there, search):
     """What an earlier run has delivered says nothing of whether the server is there now."""
     company.search, company.drained = search, False
     monkeypatch.setattr(run, "STALLED_SECONDS", 0.0)
@@ -463,9 +444,7 @@ def test_a_stalled_server_is_given_up(
 
 
 @pytest.mark.parametrize(("room", "name"), [(run, "prepare_data"), (drive, "pending_measurements")])
-def test_sigterm_interrupts_before_and_after_the_search(
-    spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch, room: Any, name: str
-) -> None:
+def test_sigterm_interrupts_before_and_after_the_search(spec, company, monkeypatch, room, name):
     unheard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: unheard.append(number))
     monkeypatch.setattr(room, name, lambda *given: os.kill(os.getpid(), signal.SIGTERM))
@@ -492,9 +471,7 @@ def test_a_fresh_start_is_another_sweep(spec: SweepSpec, company: Company) -> No
     assert [asked for asked in company.asked if asked[0] == "open"] == [("open", "h:1")] * 4
 
 
-def test_a_fresh_start_of_the_longest_name_can_be_resumed(
-    spec: SweepSpec, company: Company
-) -> None:
+def test_a_fresh_start_of_the_longest_name_can_be_resumed(spec, company):
     company.search = interrupt
     longest = spec.model_copy(update={"name": "x" * LONGEST_NAME})
     first, second = (ran(longest, fresh=fresh)[0].spec for fresh in (False, True))
@@ -502,9 +479,7 @@ def test_a_fresh_start_of_the_longest_name_can_be_resumed(
     assert Storage.of(second).load_spec(second.name).name == second.name
 
 
-def test_the_local_executor_seals_its_search(
-    spec: SweepSpec, company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_local_executor_seals_its_search(spec, company, tmp_path, monkeypatch):
     """Its figures are those of any other."""
     expected, _ = ran(spec)
     resources = spec.resources.model_copy(update={"concurrent": 1})

@@ -79,9 +79,7 @@ def test_names_are_checked_with_the_file(tmp_path: Path, suites: list[str], text
         ("ood-imagenet", "get ILSVRC2012 from"),
     ],
 )
-def test_a_suite_that_does_not_fit_is_refused(
-    tmp_path: Path, suite: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suite_that_does_not_fit_is_refused(tmp_path, suite, text, capsys):
     path = tmp_path / "sweep.yaml"
     path.write_text(SWEEP.format(folder=tmp_path, suites=[suite]))
     assert main(["run", str(path)]) == 2
@@ -92,9 +90,7 @@ def test_a_suite_that_does_not_fit_is_refused(
     assert not (tmp_path / "storage" / "sweeps" / "suites" / "journal.jsonl").exists()
 
 
-def test_suites_are_stored_beside_the_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_suites_are_stored_beside_the_data(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     suite = write_noise(tmp_path / "a.npz", 1)
     spec = make_spec(tmp_path, suite)
@@ -135,9 +131,7 @@ def test_what_any_task_would_download_is_told_once(tmp_path: Path) -> None:
         ("gpool-cnn", "model 'gpool-cnn' takes texts, got images"),
     ],
 )
-def test_an_unusable_network_is_refused_before_any_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, complaint: str
-) -> None:
+def test_an_unusable_network_is_refused_before_any_trial(tmp_path, monkeypatch, model, complaint):
     def build(name: str, classes: int, shape: ImageShape) -> Any:
         assert (name, classes, shape) == (model, 10, ImageShape(1, 8))
         if name.endswith("@pretrained"):
@@ -152,9 +146,7 @@ def test_an_unusable_network_is_refused_before_any_trial(
 
 
 @one_process()
-def test_a_sweep_measures_suites_and_later_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_measures_suites_and_later_more(tmp_path, monkeypatch):
     place, measure, places = torch.device("cpu", 0), measuring.evaluate_suite, []
 
     def seeing(*given: Any) -> Any:

@@ -1,5 +1,3 @@
-"""The rule of choice by its definition: guard, order, tie, and who may be chosen at all."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The search as a source of jobs: what a job holds, and what a report means to a trial."""
-
 from typing import Any
 
 import pytest

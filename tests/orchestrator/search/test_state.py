@@ -1,5 +1,3 @@
-"""The order of trials, without Ray: dependencies, fairness, determinism, failures, resuming."""
-
 import math
 import random
 from collections.abc import Callable
@@ -73,14 +71,12 @@ def study_of(state: SweepState, recipe: str = "mbls") -> StudyState:
 
 
 def chosen_of(state: SweepState, recipe: str = "mbls", position: int = 0) -> Ended:
-    """Return what a study chose, and has to have chosen, for a seed."""
     found = study_of(state, recipe).seeds[position]
     assert found is not None
     return found
 
 
 def taken(state: SweepState) -> TrialSpec:
-    """Return the next trial, which there has to be."""
     trial = state.next_trial()
     assert trial is not None
     return trial
@@ -92,7 +88,6 @@ def done(trial: TrialSpec, ece: float, acc: float) -> TrialFinished:
 
 
 def measure(trial: TrialSpec) -> TrialFinished:
-    """Stand in for a training: metrics that depend on the parameters alone."""
     noise = random.Random(repr(sorted(trial.parameters.items())) + str(trial.request.seed))
     return done(trial, noise.random() / 10, 0.95 + noise.random() / 50)
 
@@ -579,7 +574,6 @@ def faulty(trial: TrialSpec) -> TrialFinished:
 
 
 def nan(trial: TrialSpec) -> TrialFinished:
-    """Have the configuration of that trial fail alone."""
     outcome = faulty(trial)
     return measure(trial) if outcome.fault else outcome
 
@@ -691,9 +685,7 @@ def test_a_closed_study_needs_only_what_it_chose():
     # The runs of further seeds are chosen too.
     seed = chosen_of(whole, "mbls", 1)
     again, _ = make_state(
-        spec,
-        past=Ledger(events),
-        available=lambda ref: ref.key in kept - {seed.outcome.artifact},
+        spec, past=Ledger(events), available=lambda ref: ref.key in kept - {seed.outcome.artifact}
     )
     assert [trial.key for trial in drive(again, 1, random.Random(0))] == [seed.trial.key]
 
@@ -891,7 +883,6 @@ def test_configurations_are_compared_row_by_row():
 
 
 def near(trial: TrialSpec) -> torch.Tensor:
-    """Stand in for validation logits of 100 rows, the worse the further the margin is from 9."""
     margin = trial.parameters.get("mbls.margin", 9.0)
     rows = torch.linspace(-2, 4, 100, dtype=torch.double) - abs(margin - 9) / 20
     return torch.stack([rows, torch.zeros_like(rows)], dim=1)

@@ -1,5 +1,3 @@
-"""One study: default first, reproducible, told in order, whole where the space is small."""
-
 import math
 import warnings
 from collections.abc import Callable
@@ -40,7 +38,6 @@ def open_search(recipe: str = "mbls", seed: int = 0, **search: Any) -> StudySear
 
 
 def bowl(parameters: dict[str, Any]) -> float:
-    """Return an objective whose optimum is a margin of 9."""
     return abs(parameters.get("mbls.margin", 9.0) - 9) / 12
 
 

@@ -1,5 +1,3 @@
-"""Recipes against each other over networks and splits."""
-
 import csv
 from collections.abc import Callable
 from dataclasses import replace

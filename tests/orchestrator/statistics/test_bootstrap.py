@@ -1,5 +1,3 @@
-"""The paired bootstrap against plain loops, and whether it covers a known difference."""
-
 import inspect
 
 import numpy as np

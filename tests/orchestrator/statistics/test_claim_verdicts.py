@@ -1,5 +1,3 @@
-"""Claims judged on predictions of which the truth is known."""
-
 import csv
 import io
 import re
@@ -9,12 +7,7 @@ import pytest
 import torch
 
 from orchestrator.cli._claims import FIELDS, _csv_rows, _show
-from orchestrator.statistics import (
-    ClaimVerdict,
-    Difference,
-    PairVerdict,
-    judge_claim,
-)
+from orchestrator.statistics import ClaimVerdict, Difference, PairVerdict, judge_claim
 from orchestrator.statistics._claims import _pairs
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim
@@ -209,7 +202,6 @@ def test_pairs_are_of_one_sweep_and_task_and_have_predictions():
 
 @pytest.fixture
 def calsweep(command_on, study):
-    """Return a function that runs a command on a sweep in which MaC-Cal helps."""
     return command_on([study("ce", 8.0), study("ce+macal", 1.5)])
 
 

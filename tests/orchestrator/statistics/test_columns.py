@@ -1,5 +1,3 @@
-"""Figures that tables and comparisons compute from stored predictions when asked for."""
-
 import csv
 import io
 import json

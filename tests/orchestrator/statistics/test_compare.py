@@ -1,5 +1,3 @@
-"""Recipes of a task from what evaluations stored."""
-
 from dataclasses import replace
 
 import pytest

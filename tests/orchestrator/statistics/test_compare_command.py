@@ -1,5 +1,3 @@
-"""``calsweep compare``, with and without ``--ranks``, as a user meets it."""
-
 import csv
 import io
 import json
@@ -49,7 +47,6 @@ def results(evaluated, made_up):
 
 @pytest.fixture
 def calsweep(command_on, results):
-    """Return a function that runs a command on that sweep."""
     return command_on(results)
 
 

@@ -1,5 +1,3 @@
-"""What searches brought over their published defaults, and how the table shows it."""
-
 from dataclasses import replace
 
 import pytest
@@ -123,7 +121,6 @@ def table(command_on, searched, made_up):
     ]
 
     def call(*arguments, more=0):
-        """Show the four, and so many of them on another task too."""
         results.extend(replace(result, task="other") for result in results[:more])
         return command_on(results)("table", "s", "--show", "gain", *arguments)
 

@@ -1,5 +1,3 @@
-"""Ranks over blocks: against peers, by hand, and where nothing can be said."""
-
 from dataclasses import replace
 from itertools import combinations
 from operator import itemgetter
@@ -64,7 +62,6 @@ PEER = {
 
 
 def found_by_pair(comparison):
-    """Return the p-value of each pair of recipes, in whichever order they stand."""
     return {frozenset((pair.first, pair.second)): pair.p for pair in comparison.pairs}
 
 

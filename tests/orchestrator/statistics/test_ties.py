@@ -1,5 +1,3 @@
-"""Groups of recipes that cannot be told apart, and what telling them apart takes."""
-
 import csv
 import io
 import math
@@ -120,7 +118,6 @@ def test_as_many_seeds_and_rows_as_needed_tell_in_80_percent(size):
 
 
 def power(own, size):
-    """Return how often differences of a size, drawn with their error, are told apart at 1 %."""
     rng = np.random.default_rng(0)
     drawn = size + own.error * rng.standard_t(own.freedom, 2000)
     return np.mean([replace(own, centre=float(gap)).p_value() <= 0.01 for gap in drawn])

@@ -1,9 +1,7 @@
-"""What is removed from a storage folder, and what a kept sweep still needs."""
-
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +119,6 @@ def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(room: 
 
 
 def sizes(storage: Path) -> Iterator[tuple[str, int]]:
-    """Yield the bytes of a storage's artifacts and sweeps by kind, without locks."""
     for folder in (*(storage / "artifacts").glob("*/"), storage / "sweeps"):
         files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
         yield folder.name, sum(path.stat().st_size for path in files)
@@ -161,9 +158,7 @@ FURTHER = trial("k1", "t|ce", "train", TRAIN_B, role="seed")
         ),
     ],
 )
-def test_a_sweep_keeps_what_it_may_need(
-    room: Room, events: list[Any], status: str, expected: set[str]
-) -> None:
+def test_a_sweep_keeps_what_it_may_need(room, events, status, expected):
     room.sweep("one", *events, status=status)
     room.collect()
     assert room.left() == expected
@@ -173,12 +168,7 @@ def test_a_sweep_keeps_what_it_may_need(
 @pytest.mark.parametrize(
     ("status", "expected"), [("finished", {TRAIN_A, TRAIN_B}), ("interrupted", EVERYTHING)]
 )
-def test_each_of_several_kept_sweeps_keeps_what_it_needs(
-    room: Room,
-    names: tuple[str, str],
-    status: str,
-    expected: set[str],
-) -> None:
+def test_each_of_several_kept_sweeps_keeps_what_it_needs(room, names, status, expected):
     other, defaults = "a0" * 32, ("d0" * 32, "d1" * 32)
     room.write("train", other)
     for key in defaults:
@@ -194,9 +184,7 @@ def test_each_of_several_kept_sweeps_keeps_what_it_needs(
 
 @pytest.mark.parametrize("status", ["", "interrupted"])
 @pytest.mark.parametrize("trials", [0, 1, 2])
-def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
-    room: Room, trials: int, status: str
-) -> None:
+def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(room, trials, status):
     """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
     checkpoint = room.write_checkpoint()
     both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
@@ -258,12 +246,7 @@ TOLD = {
 
 @pytest.mark.parametrize("damage", TOLD)
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
-    room: Room,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[Path], None],
-    dry_run: bool,
-) -> None:
+def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(room, capsys, damage, dry_run):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     two = room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     file = two / "journal.jsonl"
@@ -351,10 +334,7 @@ def test_several_sweeps_are_dropped_at_once(room: Room) -> None:
     assert [path.name for path in (room.folder / "sweeps").iterdir()] == ["two"]
 
 
-def test_a_sweep_that_is_dropped_twice_counts_once(
-    room: Room,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_sweep_that_is_dropped_twice_counts_once(room, capsys):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     dry = ["storage", "gc", "--storage", str(room.folder), "--dry-run"]
@@ -393,10 +373,7 @@ def test_every_chain_stays_whole(room: Room) -> None:
     assert room.left() == {f"{number}{digit}" * 32 for number in range(5) for digit in "ab"}
 
 
-def test_what_cannot_be_removed_is_named(
-    room: Room,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_removed_is_named(room, capsys):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     place = room.store.path(ArtifactRef("train", TRAIN_B))
     place.rename(room.folder / "elsewhere")
@@ -407,10 +384,7 @@ def test_what_cannot_be_removed_is_named(
     assert place.is_symlink()
 
 
-def test_a_file_or_lock_that_cannot_be_removed_is_named(
-    room: Room,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_or_lock_that_cannot_be_removed_is_named(room, monkeypatch):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     checkpoint = room.write_checkpoint()
 

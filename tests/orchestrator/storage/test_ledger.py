@@ -1,5 +1,3 @@
-"""The fold from a journal to a sweep's state, against naive answers to each question."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +103,6 @@ stories = st.lists(
 
 
 def known(events: Sequence[Event], key: str) -> Sequence[Event]:
-    """Return a trial's events from the one that gave it out first."""
     own = [event for event in events if getattr(event, "key", None) == key]
     begun = [isinstance(event, TrialStarted) for event in own]
     return own[begun.index(True) :] if any(begun) else []
@@ -286,9 +283,7 @@ def test_a_journal_holds_one_sweep() -> None:
         ({"search": {"objective": "nll", "accuracy_tolerance": 0.0}}, "nll", (), True),
     ],
 )
-def test_a_sweep_says_how_it_searched(
-    spec: Any, objective: str, pareto: tuple[str, ...], guarded: bool
-) -> None:
+def test_a_sweep_says_how_it_searched(spec, objective, pareto, guarded):
     ledger = Ledger([SweepStarted(sweep="s", sweep_id="1d", spec=spec, provenance=spec), OPENED])
     assert (ledger.spec, ledger.provenance) == (spec or {}, spec or {})
     assert (ledger.objective, ledger.pareto, ledger.guarded) == (objective, pareto, guarded)

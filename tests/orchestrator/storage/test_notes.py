@@ -1,5 +1,3 @@
-"""Notes: kept next to the journal, changed one at a time, refused when their file is damaged."""
-
 import os
 import re
 

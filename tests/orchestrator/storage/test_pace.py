@@ -1,5 +1,3 @@
-"""The time that a sweep still takes: what stands in its journal, and what waits for what."""
-
 from pathlib import Path
 from typing import Any
 

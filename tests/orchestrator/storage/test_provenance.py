@@ -1,5 +1,3 @@
-"""Where a number came from: the commit of this code and no other's."""
-
 import os
 import platform
 import subprocess

@@ -1,5 +1,3 @@
-"""What studies came to, as their journal tells: exactly, and nothing of another study."""
-
 from typing import Any
 
 import pytest
@@ -164,7 +162,5 @@ def test_the_default_is_kept_where_it_was_chosen_itself() -> None:
 @pytest.mark.parametrize(
     ("models", "baseline"), [([], "ce"), (["a", "b"], "ce"), (["a", GIVEN], GIVEN)]
 )
-def test_recipes_are_compared_with_plain_training_or_the_logits_as_given(
-    models: list[str], baseline: str
-) -> None:
+def test_recipes_are_compared_with_plain_training_or_the_logits_as_given(models, baseline):
     assert usual_baseline(result(model=model) for model in models) == baseline

@@ -1,5 +1,3 @@
-"""A storage folder: what lies where, which sweeps there are, and who runs them."""
-
 import os
 import re
 from datetime import datetime, timedelta
@@ -65,9 +63,7 @@ def test_a_storage_without_sweeps_is_named(tmp_path: Path) -> None:
     assert str(refusal.value) == f"no sweeps in {where}: it is not a folder"
 
 
-def test_a_sweep_runs_in_the_storage_in_which_it_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_runs_in_the_storage_in_which_it_is_found(tmp_path, monkeypatch):
     before = begun(tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     found = Storage(tmp_path / "new").load_spec("one")

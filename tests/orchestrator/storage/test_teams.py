@@ -1,5 +1,3 @@
-"""Two users of one storage: what they share, and what each keeps."""
-
 import hashlib
 import os
 import shutil
@@ -91,7 +89,6 @@ def sweep(folder: Path, name: str, recipes: str = "[ce, ce+ts]") -> Path:
 
 
 def contents(place: Path, owner: int) -> dict[Path, str]:
-    """Return the hashes of the files of a user below a folder."""
     files = [path for path in place.rglob("*") if path.is_file() and path.stat().st_uid == owner]
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -162,9 +159,7 @@ def test_only_with_leave_a_colleague_pauses_what_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "umask"), [(0o755, 0o022), (0o700, 0o077)])
-def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(
-    folder: Path, filled: Path, mode: int, umask: int
-) -> None:
+def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(folder, filled, mode, umask):
     bob, place = user(BOB, umask, folder), storage(folder, mode, ALICE, filled)
     options, before = f"--storage {place}", contents(place, ALICE)
     reading = [f"{what} hers {options}" for what in ("table", "best", "status", "logs")]

@@ -1,5 +1,3 @@
-"""The sweep files that ship with the package: what they compute."""
-
 from importlib.resources import files
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The figures of papers that need code of their own: losses of classes, and gradients of losses."""
-
 import importlib.util
 import sys
 from importlib.resources import files

@@ -1,5 +1,3 @@
-"""The sweep files of the published tables: each fills its layout, at full size and on one CPU."""
-
 import csv
 import tempfile
 from collections.abc import Iterator
@@ -96,7 +94,6 @@ VECTORS = "glove.6B.100d.txt"
 
 @cache
 def made_vectors() -> str:
-    """Return the path of a file in the form of GloVe's, which is not part of the repository."""
     path = Path(tempfile.mkdtemp()) / VECTORS
     path.write_text("".join(f"{word} {' '.join(['0.5'] * 100)}\n" for word in ("a", "b")))
     return str(path)
@@ -220,7 +217,6 @@ def tuned_rows(method: str, variant: str, place: tuple[str, str]) -> dict[str, l
 
 
 def values_of(parameter: Parameter) -> list[str]:
-    """Return what a search chooses from, empty for a range."""
     return [f"{c:g}" if isinstance(c, float) else str(c) for c in parameter.choices]
 
 

@@ -1,5 +1,3 @@
-"""docs/papers.md: every sweep, layout and claim of the papers, and what each sweep would cost."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The plan: which studies there are, on what they build, and how many trials they take."""
-
 from typing import Any
 
 import pytest

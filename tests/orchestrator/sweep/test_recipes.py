@@ -1,5 +1,3 @@
-"""The grammar of recipes: parts, wildcards, variants, and what does not belong together."""
-
 import pytest
 
 from orchestrator.sweep.recipes import (

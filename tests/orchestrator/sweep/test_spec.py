@@ -1,5 +1,3 @@
-"""The sweep file: what it means, and that every mistake in it gets one clear line."""
-
 import re
 from itertools import product
 from typing import Any

@@ -1,5 +1,3 @@
-"""Whatever stands in a sweep file, it is a sweep or one printable line."""
-
 import math
 from pathlib import Path
 from typing import Any
@@ -116,7 +114,6 @@ def test_the_most_extreme_values_in_every_place(value: Any) -> None:
 
 
 def shared(length: int, aliases: int = 9) -> str:
-    """Return a document of 6 + (1 + aliases) * (1 + length) characters, values repeated."""
     return f"a: &x {'y' * length}\nb: [{', '.join(['*x'] * aliases)}]"
 
 

@@ -1,5 +1,3 @@
-"""Claims: each is one that its paper's table supports, and speaks of the recipes it names."""
-
 import pytest
 
 from orchestrator.tables.claims import Claim, load_claims

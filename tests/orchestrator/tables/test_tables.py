@@ -1,5 +1,3 @@
-"""Comparison tables: figures, marks, order, what failed, and escaping in every format."""
-
 import csv
 import dataclasses
 import io
@@ -52,7 +50,6 @@ def table_of(*studies, metrics=("acc", "ece", "nll")):
 
 
 def rows_of(markdown):
-    """Split a Markdown table into its body: recipe -> cells."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines[2:]]
     return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in split}
@@ -149,7 +146,7 @@ def test_a_column_that_is_not_there_is_refused(name, near):
 
 def test_a_difference_of_nothing_has_no_minus():
     assert [column("ece").show_change(gap) for gap in (-0.00004, 0.00004, 0.0, -0.00006)] == [
-        *("+0.00", "+0.00", "+0.00", "-0.01"),
+        *("+0.00", "+0.00", "+0.00", "-0.01")
     ]
 
 
@@ -795,10 +792,7 @@ def test_a_table_from_the_server_has_the_columns_asked_for(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
     assert comparison_table("night").metrics == ("acc", "ece", "aece", "cwece", "nll")
     found = comparison_table("day", tracking_uri="http://here", metrics=("nll",))
-    assert (found.metrics, asked) == (
-        ("nll",),
-        [("http://there", "night"), ("http://here", "day")],
-    )
+    assert (found.metrics, asked) == (("nll",), [("http://there", "night"), ("http://here", "day")])
 
 
 def test_wrong_requests_are_refused():
@@ -906,7 +900,6 @@ PLACES = [("a", "x"), ("b", "x"), ("a", "y")]
 
 
 def above(*results, rows=("recipe",)):
-    """Return what stands above the columns of one metric."""
     return [entry.groups for entry in build_table(results, ("ece",), rows).columns]
 
 

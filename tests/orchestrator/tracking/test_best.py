@@ -1,5 +1,3 @@
-"""Which studies are ranked together, and that the quick way finds what the slow way finds."""
-
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta

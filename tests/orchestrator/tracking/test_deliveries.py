@@ -1,5 +1,3 @@
-"""A sweep whose runs are kept as plain files, from its file to its champion."""
-
 import os
 import re
 import stat
@@ -9,13 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.storage.ledger import Study, Trial
-from orchestrator.tracking import (
-    TrackedTrial,
-    best_trials,
-    champion,
-    open_tracker,
-    sync,
-)
+from orchestrator.tracking import TrackedTrial, best_trials, champion, open_tracker, sync
 from orchestrator.tracking.champion import promote
 from trainables.common.errors import InputError
 from trainables.common.paths import SYNC

@@ -1,5 +1,3 @@
-"""However a journal is written, cut and delivered: its runs are those of a quiet delivery."""
-
 import json
 import shutil
 import tempfile
@@ -65,7 +63,6 @@ class Story:
             self.writer.open(name, row=name == "ce", upstream=upstream, **FACTS)
 
     def start(self, code: str) -> None:
-        """Begin a run of the sweep, each with code and libraries of its own."""
         self.writer.start(code, {"tags": {"team": "red"}}, versions={"torch": f"2.{code}"})
 
     def tell(self, what: str, place: tuple[str, int], value: int) -> None:
@@ -289,5 +286,4 @@ def check_facts(folder: Path, journal: Path, over: bool = False) -> None:
 
 
 def facts_of(told: Trial | Study, untold: set[str]) -> Record:
-    """Return what a trial or study holds, but for some of it."""
     return {entry.name: getattr(told, entry.name) for entry in fields(told)} | dict.fromkeys(untold)

@@ -1,5 +1,3 @@
-"""Several requests at once to a server, and how far a piece has got meanwhile."""
-
 import threading
 import time
 

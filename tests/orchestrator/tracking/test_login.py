@@ -1,5 +1,3 @@
-"""A tracking server that asks for another user or password."""
-
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 

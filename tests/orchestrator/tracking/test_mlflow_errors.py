@@ -1,5 +1,3 @@
-"""What went wrong with MLflow or its database, told apart by what can be done about it."""
-
 import os
 import re
 import sqlite3

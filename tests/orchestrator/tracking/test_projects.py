@@ -1,5 +1,3 @@
-"""Runs in a project of trackio or Weights & Biases."""
-
 import os
 from pathlib import Path
 

@@ -5,13 +5,7 @@ import pytest
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import results_of
-from orchestrator.tracking import (
-    best_trials,
-    open_tracker,
-    study_results,
-    sync,
-    tracked_trial,
-)
+from orchestrator.tracking import best_trials, open_tracker, study_results, sync, tracked_trial
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, SYNC
@@ -39,7 +33,6 @@ def store(either_store):
 
 @pytest.fixture
 def study(writer):
-    """Open a study and leave it to the test to fill."""
     writer.start()
     return writer.open("mbls+ts")
 

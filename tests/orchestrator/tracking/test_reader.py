@@ -1,5 +1,3 @@
-"""Answers from a database without MLflow, which are those of MLflow."""
-
 import math
 import sqlite3
 from contextlib import closing

@@ -1,5 +1,3 @@
-"""Secrets planted in a tracking address, looked for in all that a sweep leaves or shows."""
-
 import base64
 import json
 import logging
@@ -83,7 +81,6 @@ def gossip():
 
 
 def revealed(texts: dict[str, bytes]) -> set[str]:
-    """Return where a secret stands, in any spelling."""
     return {
         name for name, text in texts.items() if any(word.encode() in text for word in SPELLINGS)
     }

@@ -163,7 +163,6 @@ def test_a_database_has_the_same_facts_as_a_folder(writer, store, tmp_path, snap
 
 
 def runs_in(folder):
-    """Return the runs that a tracker's files below a folder tell of, by their ids."""
     return {path.stem: json.loads(path.read_text()) for path in folder.rglob("runs/*.json")}
 
 
@@ -538,10 +537,7 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
 
     monkeypatch.setattr("orchestrator.tracking._shipper.LOCK_WAIT", 0.1)
     writer.start()
-    with (
-        FileLock(writer.path.with_name("shipped.lock")),
-        pytest.raises(InputError) as refusal,
-    ):
+    with FileLock(writer.path.with_name("shipped.lock")), pytest.raises(InputError) as refusal:
         sync(writer.path, store)
     assert str(refusal.value) == f"journal {writer.path} is being delivered by another process"
 
@@ -573,7 +569,6 @@ def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store, monkeypat
 
 
 def clock(sleep, monotonic=time.monotonic):
-    """Return what stands in for the module ``time``."""
     return SimpleNamespace(sleep=sleep, monotonic=monotonic, time_ns=time.time_ns)
 
 

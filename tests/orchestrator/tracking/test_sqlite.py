@@ -1,5 +1,3 @@
-"""The file of a tracking database: whether it is one, and that its files move with it."""
-
 import os
 import sqlite3
 from contextlib import closing, nullcontext

@@ -1,5 +1,3 @@
-"""The event files that TensorBoard reads."""
-
 import struct
 from pathlib import Path
 

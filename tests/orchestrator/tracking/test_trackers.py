@@ -1,5 +1,3 @@
-"""What every ``Tracker`` keeps, whatever is behind it."""
-
 import json
 import shutil
 from dataclasses import replace
@@ -47,7 +45,6 @@ def experiment(tracker, folder):
 
 @pytest.fixture
 def folder(tmp_path_factory):
-    """Return a folder whose path is as short as a database asks for."""
     return tmp_path_factory.mktemp("f")
 
 

@@ -10,11 +10,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from orchestrator.sweep.tracking_uri import (
-    check_tracking_uri,
-    default_tracking_uri,
-    sqlite_file,
-)
+from orchestrator.sweep.tracking_uri import check_tracking_uri, default_tracking_uri, sqlite_file
 from orchestrator.tracking import listens, ping, storage_uri
 from trainables.common.errors import InputError
 
@@ -25,7 +21,6 @@ ALLOWED = (
 
 
 def refusal(uri: str) -> str:
-    """Return what is said of an address that cannot be used."""
     with pytest.raises(InputError) as caught:
         check_tracking_uri(uri)
     return str(caught.value)
@@ -46,15 +41,7 @@ def test_valid_addresses_are_accepted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "uri",
-    [
-        "mlruns",
-        "/data/mlruns",
-        "file:///data/mlruns",
-        "file:mlruns",
-        "",
-        "databricks",
-        "s3://b/c",
-    ],
+    ["mlruns", "/data/mlruns", "file:///data/mlruns", "file:mlruns", "", "databricks", "s3://b/c"],
 )
 def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
     assert refusal(uri) == (

@@ -90,9 +90,7 @@ def values(plot: Plot, position: int, layer: str, name: str) -> list[Any]:
     return [row[name] for row in rows_of(plot.charts[position], layer)]
 
 
-def test_the_files_are_named_by_study_and_kind_and_are_images(
-    events: list[Event], tmp_path: Path
-) -> None:
+def test_the_files_are_named_by_study_and_kind_and_are_images(events, tmp_path):
     written = write_plots(events, tmp_path / "new" / "plots")
     stem = "digits-convnet-digits--ce+macal"
     names = [f"{stem}-{kind}.svg" for kind in ("slice", "learning", "q")]

@@ -100,9 +100,7 @@ def names(texts: list[str]) -> tuple[str, str]:
         (2, 2, ["AEDFBC", "BFDAEC"]),
     ],
 )
-def test_a_heading_sorts_its_table_to_and_fro_with_empty_cells_last(
-    column: int, clicks: int, order: list[str], visit: Visit
-) -> None:
+def test_a_heading_sorts_its_table_to_and_fro_with_empty_cells_last(column, clicks, order, visit):
     seen = visit(*[step for _ in range(clicks) for step in (heading(column), NAMES)])[1::2]
     assert [names(texts) for texts in seen] == [(found, "ABCDEF") for found in order]
 

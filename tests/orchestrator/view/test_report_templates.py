@@ -127,10 +127,7 @@ def test_colours_mean_what_the_page_says() -> None:
     for stage, colour in (("train", "blue"), ("refine", "orange"), ("calibrate", "green")):
         assert STAGES[stage][1] == f"var(--{colour})"
         assert rules[f".key.{stage}::before"].startswith(f"background: var(--{colour});")
-    marked = {
-        ".best > span": "font-weight: 700;",
-        ".second > span": "text-decoration: underline;",
-    }
+    marked = {".best > span": "font-weight: 700;", ".second > span": "text-decoration: underline;"}
     assert {name: rules[name][: len(start)] for name, start in marked.items()} == marked
     assert f"linear-gradient(90deg, {', '.join(RAMP)})" in rules[".ramp"]
     assert (
@@ -231,10 +228,7 @@ BARE = {
     **dict.fromkeys(("several", "journal"), False),
     **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec", "pending", "note_at"), ""),
     **dict.fromkeys(("failures", "facts", "runs"), ()),
-    **dict.fromkeys(
-        ("overviews", "lines", "progress", "written", "studies", "retention"),
-        (),
-    ),
+    **dict.fromkeys(("overviews", "lines", "progress", "written", "studies", "retention"), ()),
     **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "diagram": None},
     **{
         "arena": None,

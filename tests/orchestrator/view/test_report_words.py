@@ -131,10 +131,7 @@ def reuse(writer, key, **fields):
     writer.write("trial_finished", key=key, status="finished", reused=True, **fields)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(119.4, "1 min 59 s"), (7200, "2 h 00 min")],
-)
+@pytest.mark.parametrize(("seconds", "words"), [(119.4, "1 min 59 s"), (7200, "2 h 00 min")])
 def test_computed_and_reused_stages_are_counted(journal, tmp_path, seconds, words):
     journal.start()
     study = journal.open("ce", trials=4)

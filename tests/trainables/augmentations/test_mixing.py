@@ -1,5 +1,3 @@
-"""Mixup, CutMix and MIT against their papers, MIT against the released code's values."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -180,7 +178,6 @@ def linear_network() -> Network:
 
 
 def drawn_by_hand(seed: int) -> tuple[Tensor, np.random.Generator]:
-    """Return the order of a batch's partners, and what its ratios are drawn from."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(BATCH, generator=generator)
     return order, np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))

@@ -2,12 +2,7 @@ import pytest
 import torch
 from standin_card import CARD, standin_card
 
-from trainables.calibrators import (
-    build_calibrator,
-    cross_fit,
-    fold_calibrators,
-    nll_after_ts_terms,
-)
+from trainables.calibrators import build_calibrator, cross_fit, fold_calibrators, nll_after_ts_terms
 from trainables.calibrators._crossfit import stratified_folds
 from trainables.common.errors import InputError
 from trainables.metrics import calibration_report

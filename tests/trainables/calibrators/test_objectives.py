@@ -8,13 +8,7 @@ from trainables.calibrators import build_calibrator, build_objective
 from trainables.calibrators._minimize import TemperaturePasses, row_terms
 from trainables.calibrators.objectives.cls import ClasswiseScaling, normalize
 
-ALL = [
-    ("ce", {}),
-    ("ls", {"smoothing": 0.1}),
-    ("fl", {"gamma": 2.0}),
-    ("mse", {}),
-    ("cls", {}),
-]
+ALL = [("ce", {}), ("ls", {"smoothing": 0.1}), ("fl", {"gamma": 2.0}), ("mse", {}), ("cls", {})]
 
 
 @pytest.mark.parametrize(("name", "parameters"), ALL)

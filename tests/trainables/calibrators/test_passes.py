@@ -13,9 +13,7 @@ Rows = tuple[Tensor, Tensor]
 
 
 @pytest.mark.parametrize("recipe", ["ts-ls", "ts-mse", "cts-cls", "pts"])
-def test_blocks_made_anew_for_each_pass_give_what_kept_ones_give(
-    recipe: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_made_anew_for_each_pass_give_what_kept_ones_give(recipe, rows, monkeypatch):
     whole = calibrator_from_recipe(recipe, {}).fit(*rows)
     monkeypatch.setattr("trainables.calibrators._minimize.KEPT_VALUES", 0)
     anew = calibrator_from_recipe(recipe, {}).fit(*rows)
@@ -38,9 +36,7 @@ def test_slopes_of_groups_are_those_of_the_weighted_loss(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("decay", [1e-4, 1e-2])
-def test_vector_scaling_of_many_classes_ends_where_newtons_method_does(
-    decay: float, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vector_scaling_of_many_classes_ends_where_newtons_method_does(decay, rows, monkeypatch):
     newton = build_calibrator("vs", weight_decay=decay, variant="paper").fit(*rows)
     assert newton.report is not None
     assert newton.report.iterations < 10

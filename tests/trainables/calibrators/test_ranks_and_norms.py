@@ -76,7 +76,7 @@ def scaled(order: int, temperature: float, logits: np.ndarray, mean: float) -> n
     return log_softmax(logits / norms / temperature, axis=1)
 
 
-def test_order_and_temperature_minimise_the_likelihood_of_normalised_rows() -> None:
+def test_order_and_temperature_minimise_the_likelihood_of_normalised_rows():
     # Rows of very different lengths, all equally sure: the lengths say nothing.
     logits, labels = draw_rows(rows=400, classes=4, temperature=1.0)
     lengths = torch.linspace(0.2, 5, 400).double().unsqueeze(1)

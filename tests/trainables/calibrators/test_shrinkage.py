@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,9 +74,7 @@ def test_no_default_is_worse_than_no_calibration(hundred_classes) -> None:
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "count"), OUTPUTS.items())
-def test_no_default_is_worse_than_no_calibration_on_real_outputs(
-    file: str, count: int, shared: Path
-) -> None:
+def test_no_default_is_worse_than_no_calibration_on_real_outputs(file, count, shared):
     with np.load(shared / "data" / "logits" / f"{file}.npz") as arrays:
         logits = torch.from_numpy(arrays["predictions"]).double().clamp(min=1e-30).log()
         labels = torch.from_numpy(arrays["ground_truth"]).reshape(-1).long()

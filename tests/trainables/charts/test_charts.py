@@ -1,5 +1,3 @@
-"""Charts: their specifications, files, and the reliability diagram."""
-
 import gzip
 import threading
 from xml.etree import ElementTree

@@ -1,5 +1,3 @@
-"""What of an address is shown: never a secret, wherever it stands and however it is spelled."""
-
 import re
 from urllib.parse import quote, quote_plus
 

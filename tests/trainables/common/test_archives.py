@@ -1,5 +1,3 @@
-"""Archives that claim, hide or break: refused in one line, before anything is allocated."""
-
 import io
 import tracemalloc
 import zipfile
@@ -42,7 +40,6 @@ def headed(dtype: str, shape: Any, body: bytes = b"") -> bytes:
 
 
 def spelled(header: str) -> bytes:
-    """Return an ``.npy`` file of a header as it is spelled, and nothing else."""
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 

@@ -1,5 +1,3 @@
-"""The log of averaged probabilities."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""Checks of arguments: what each accepts and refuses at its very boundaries."""
-
 import math
 import sys
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Where a process computes, and how much memory it may take there."""
-
 import os
 
 import pytest

@@ -1,5 +1,3 @@
-"""What people are told: one printable line, whatever stands in a name or a library's message."""
-
 import pickle
 import re
 import resource

@@ -1,5 +1,3 @@
-"""Files that appear whole or not at all, and what is wrong with those of a folder."""
-
 import json
 import os
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Rows of logits and their labels: what is let in, in which type, and cut into which blocks."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What a trial costs, measured in a process that serves many."""
-
 from pathlib import Path
 from types import SimpleNamespace
 

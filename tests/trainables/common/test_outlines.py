@@ -1,5 +1,3 @@
-"""The outlines of parts, which take no PyTorch, say the same as the parts themselves."""
-
 import inspect
 from collections.abc import Callable
 from functools import partial

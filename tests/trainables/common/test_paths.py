@@ -1,5 +1,3 @@
-"""What users may name as a folder or a file."""
-
 import re
 from pathlib import Path
 
@@ -88,9 +86,7 @@ def test_a_folder_leaves_room_for_a_socket_or_is_refused():
         require_socket_room(long, "socket", "TMPDIR")
 
 
-def test_a_command_names_the_storage_unless_it_is_the_default_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_names_the_storage_unless_it_is_the_default_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path))
     in_bucket = storage_folder("s3://bucket/of-us") / "sweeps" / "s"

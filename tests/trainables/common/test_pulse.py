@@ -1,5 +1,3 @@
-"""Signs of progress, and the end of what gives none."""
-
 import subprocess
 import sys
 import time

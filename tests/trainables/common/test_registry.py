@@ -1,5 +1,3 @@
-"""A registry of a package that is made up here."""
-
 import sys
 from pathlib import Path
 from typing import Any

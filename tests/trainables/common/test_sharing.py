@@ -1,5 +1,3 @@
-"""Folders that several users share."""
-
 import errno
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""Which errors are a machine's fault, and what is kept of them."""
-
 import pytest
 import torch
 

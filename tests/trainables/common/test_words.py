@@ -1,5 +1,3 @@
-"""Counts and durations as texts."""
-
 import pytest
 
 from trainables.common.words import duration, many

@@ -13,7 +13,6 @@ ROWS = 20  # Test images of an archive.
 
 
 def refusal(call: Callable[..., object], *arguments: object, **named: object) -> str:
-    """Return the one line with which a call refuses what it is given."""
     with pytest.raises(InputError) as caught:
         call(*arguments, **named)
     return str(caught.value)

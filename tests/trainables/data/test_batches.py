@@ -1,5 +1,3 @@
-"""Batches on the device: normalised, and augmented as torchvision does it."""
-
 import json
 import re
 import threading

@@ -1,5 +1,3 @@
-"""Multiple-choice answers of language models, from logs as their writers format them."""
-
 import json
 import math
 from pathlib import Path
@@ -122,7 +120,6 @@ def test_other_files_are_refused(name: str, text: str, told: str, tmp_path: Path
 
 
 def token(text: str, **listed: float) -> dict[str, Any]:
-    """Return a token as inspect's ``Logprob``; ``listed`` are tokens with ``_`` for a blank."""
     top = [{"token": name.replace("_", " "), "logprob": value} for name, value in listed.items()]
     return {"token": text, "logprob": -0.1, "bytes": None, "top_logprobs": top}
 

@@ -1,5 +1,3 @@
-"""Labels as names or numbers of classes, in every order, numbering and format."""
-
 import warnings
 
 import numpy as np
@@ -73,11 +71,7 @@ WRONG = {
         "numbers that count from 0 must be below 5, got 5",
     ),
     "a column is missing": ("02", [0, 1], "1 in row 1 is not a class; classes are '0', '2'"),
-    "from 1": (
-        "abc",
-        [3, 1],
-        "3 in row 0; expected 0 to 2; labels from 1 to 3 count from 1: su",
-    ),
+    "from 1": ("abc", [3, 1], "3 in row 0; expected 0 to 2; labels from 1 to 3 count from 1: su"),
     "too large": ("abc", [0, 3], "3 in row 1; expected 0 to 2"),
     "a word": ("abc", ["a", "d"], "'d' in row 1 is not a class; classes are 'a', 'b', 'c'"),
     "many": (

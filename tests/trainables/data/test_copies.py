@@ -1,5 +1,3 @@
-"""Rows that are in two parts: counted when data are prepared, noted, and refused if all are."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Files of logits that others wrote: their types, names, parts, sets, and what is refused."""
-
 import codecs
 import pickle
 import sys

@@ -1,5 +1,3 @@
-"""Prepared data: stored once, found again, never used when damaged."""
-
 import json
 import shutil
 from collections.abc import Iterator
@@ -261,13 +259,7 @@ def test_open_names_the_damaged_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header",
-    [
-        "{'descr'",
-        "{'descr': ',', 'fortran_order': False, 'shape': (3,)}",
-        "(" * 4000,
-        "",
-    ],
+    "header", ["{'descr'", "{'descr': ',', 'fortran_order': False, 'shape': (3,)}", "(" * 4000, ""]
 )
 def test_an_array_whose_head_is_damaged_is_named(header, tmp_path):
     path = tmp_path / "a.npy"

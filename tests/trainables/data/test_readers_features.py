@@ -1,5 +1,3 @@
-"""Cached features: every form of a file gives the same rows, and a wrong one is told in a line."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,10 +137,7 @@ WRONG = {
         {"features_test": FEATURES["test"][:, :3]},
         "features_test has 3 features, features_train",
     ),
-    "label": (
-        {"labels_test": LABELS["test"] + 5},
-        "labels_test: 5 in row 0 is not a class",
-    ),
+    "label": ({"labels_test": LABELS["test"] + 5}, "labels_test: 5 in row 0 is not a class"),
     "negative": ({"labels_train": LABELS["train"] - 1}, "labels_train: expected 0 to .*, got -1"),
     "gap": ({"labels_train": 2 * LABELS["train"]}, "labels_train has 2 but not 1; without"),
     "missing": (
@@ -177,9 +172,7 @@ def test_wrong_files_are_told_in_a_line_that_names_array_and_row(case: str, tmp_
         ("empty", "no .npy files; put features.npy and labels.npy there"),
     ],
 )
-def test_wrong_places_are_refused_before_anything_is_read(
-    name: str, message: str, tmp_path: Path
-) -> None:
+def test_wrong_places_are_refused_before_anything_is_read(name, message, tmp_path):
     (tmp_path / "f.txt").touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=message):

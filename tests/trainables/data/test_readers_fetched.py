@@ -1,5 +1,3 @@
-"""Data sets that people fetch themselves, on miniatures of their official layouts."""
-
 import shutil
 import tarfile
 import zipfile
@@ -305,7 +303,6 @@ READERS = {
 
 @pytest.fixture(params=READERS)
 def miniature(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
-    """Name, root and one training image of each."""
     root = request.getfixturevalue(request.param.partition("-")[0])
     return request.param, root, root / READERS[request.param]
 

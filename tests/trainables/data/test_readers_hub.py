@@ -1,5 +1,3 @@
-"""Data sets of the Hugging Face Hub, from a stub of its API on the loopback."""
-
 import io
 import json
 

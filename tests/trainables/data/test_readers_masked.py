@@ -1,5 +1,3 @@
-"""Images with masks in the layout of PASCAL VOC: lists, sizes, crops, and what is refused."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""torchvision's data sets, on miniatures of their official layouts."""
-
 import shutil
 import tarfile
 import threading

@@ -1,5 +1,3 @@
-"""Digits, and the images that users bring: npz archives and class folders."""
-
 import itertools
 import os
 import shutil
@@ -542,7 +540,6 @@ def test_a_class_may_be_called_train(folder):
 
 
 def _draw(path: Path, width: int, height: int, mode: str = "L") -> None:
-    """Save an image whose left third is black, its right third white, the rest grey."""
     columns = np.repeat([0, 128, 255], [width // 3, width - 2 * (width // 3), width // 3])
     image = Image.fromarray(np.tile(columns.astype(np.uint8), (height, 1))).convert(mode)
     image.save(path)

@@ -1,5 +1,3 @@
-"""Texts: JSON lines, class folders, and the words that they are stored by."""
-
 import json
 import lzma
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Scores of every kind and layout: logits, probabilities, what looks like them, and the columns."""
-
 import warnings
 from pathlib import Path
 
@@ -134,10 +132,7 @@ COLUMNS = {
         {**TWO, "logit_diff": [1, 2]},
         "column 'logit_diff' has no class number, but 'logit_0' has one; remove it or rename it",
     ),
-    "a word first": (
-        {"logit_other": [1, 2], **TWO},
-        "column 'logit_other' has no class number",
-    ),
+    "a word first": ({"logit_other": [1, 2], **TWO}, "column 'logit_other' has no class number"),
     "a column twice": ({**TWO, "logit_1.1": [1, 2]}, f"columns 'logit_1' and 'logit_1.1' {SAME}"),
     "a word twice": ({**WORDS, "logit_b.1": [1, 2]}, f"columns 'logit_b' and 'logit_b.1' {SAME}"),
     "two spellings": ({**TWO, "logits_1": [1, 2]}, f"columns 'logit_1' and 'logits_1' {SAME}"),

@@ -1,5 +1,3 @@
-"""Splits: disjoint, stratified, seeded, the same everywhere."""
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -18,10 +18,8 @@ class Goldens:
         self._arrays = np.load(folder / name)
 
     def tensor(self, name: str) -> Tensor:
-        """Return an array, in double precision if it is real."""
         values = torch.from_numpy(self._arrays[name])
         return values.double() if values.is_floating_point() else values
 
     def of(self, loss: str) -> list[dict[str, Any]]:
-        """Return the cases of one reference loss."""
         return [case for case in self.cases if case.get("loss") == loss]

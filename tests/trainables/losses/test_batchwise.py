@@ -1,5 +1,3 @@
-"""The batch-wise calibration losses against reference values and their formulas over all pairs."""
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +30,6 @@ def everything(targets: Tensor) -> Tensor:
 
 
 def term(name: str, **options: Any) -> Value:
-    """Return the penalty of a loss alone."""
     loss: Any = build_loss(name, **options)
     return lambda x, y: loss.penalty(x, x.softmax(dim=1), y, everything(y))
 
@@ -46,7 +43,6 @@ def batch(rows: int, classes: int, seed: int = 0, scale: float = 3.0) -> tuple[T
 
 
 def tied_batch() -> tuple[Tensor, Tensor]:
-    """Rows that share their confidence with others, right and wrong, and two saturated ones."""
     logits, targets = batch(6, 5)
     logits = torch.cat([logits, logits, logits, 1e4 * logits[:2]])
     return logits, torch.cat([targets, targets.roll(1), targets.flip(0), targets[:2]])
@@ -187,9 +183,7 @@ def ece_kde_over_pairs(logits: Tensor, targets: Tensor, form: str, bandwidth: fl
         ("esd", {"weight": 5.0}),
     ],
 )
-def test_sorted_sums_equal_sums_over_pairs(
-    make: Callable[[], tuple[Tensor, Tensor]], name: str, options: dict[str, Any]
-) -> None:
+def test_sorted_sums_equal_sums_over_pairs(make, name, options):
     logits, targets = make()
     found = value_and_gradient(build_loss(name, **options), logits, targets)
     value, gradient = reference.value_and_gradient(
@@ -219,9 +213,7 @@ def test_two_classes_have_no_pair_to_exclude() -> None:
 @pytest.mark.parametrize(
     ("classes", "scale"), [(4, 1.0), (4, 3.0), (60, 0.5), (60, 10.0), (61, 10.0), (70, 1.0)]
 )
-def test_kernel_estimate_equals_densities_of_all_pairs(
-    form: str, classes: int, scale: float
-) -> None:
+def test_kernel_estimate_equals_densities_of_all_pairs(form, classes, scale):
     logits, targets = batch(12, classes, scale=scale)
     hyper = {"bandwidth": 0.05, "p": 1, "mc_type": form}
     ours, gradient = value_and_gradient(ece_kde_of(hyper), logits, targets)
@@ -243,9 +235,7 @@ def test_classes_are_taken_alike_however_many_at_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("pairs", "limit"), [(pairs_at_once, "_LAUNCHED"), (pairs_in_blocks, "_CACHED")]
 )
-def test_rows_are_taken_alike_however_many_at_once(
-    pairs: Callable[[Tensor], tuple[Tensor, Tensor]], limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_taken_alike_however_many_at_once(pairs, limit, monkeypatch):
     values, _ = batch(5, 6)
     whole = pairs(values)
     monkeypatch.setattr(f"trainables.losses.cpc.{limit}", 2 * 6**2)
@@ -264,7 +254,7 @@ def test_three_rows_are_enough_for_the_squared_difference() -> None:
 
 
 @pytest.mark.parametrize("name", ["mmce", "mmce-w", "esd", "mdca", "dca"])
-def test_memory_is_not_quadratic_in_the_rows(name: str) -> None:
+def test_memory_is_not_quadratic_in_the_rows(name):
     # An (N, N) matrix would take 40 GB.
     logits, targets = batch(100_000, 3)
     value, gradient = value_and_gradient(build_loss(name), logits.float(), targets)
@@ -273,9 +263,7 @@ def test_memory_is_not_quadratic_in_the_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mmce", "mmce-w", "esd", "kde-xe"])
-def test_of_many_pixels_and_of_them_alone_the_penalty_is_of_some_of_each_part(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_pixels_and_of_them_alone_the_penalty_is_of_some_of_each_part(name, monkeypatch):
     loss: Any = build_loss(name, weight=0.7)
     logits, targets = batch(24, 4, scale=1.0)
     images = logits.view(2, 3, 4, 4).movedim(-1, 1), targets.view(2, 3, 4)
@@ -336,9 +324,7 @@ def test_searched_bandwidth_is_the_best_of_all() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7 * 900, 1 << 25])
-def test_bandwidths_are_searched_alike_however_many_at_once(
-    limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bandwidths_are_searched_alike_however_many_at_once(limit, monkeypatch):
     found = []
     for scale in (0.3, 1.0, 5.0):
         logits, _ = batch(30, 4, scale=scale)

@@ -1,5 +1,3 @@
-"""Calibrated probability estimation: whose goals, in which epochs, and with which loss."""
-
 import pytest
 import torch
 from torch import Tensor
@@ -31,8 +29,7 @@ def towards(goals: list[float]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("bins", "goals"),
-    [(1, [0.5] * 6), (2, [0, 0, 0, 1, 1, 1]), (3, [0, 0, 0.5, 0.5, 1, 1])],
+    ("bins", "goals"), [(1, [0.5] * 6), (2, [0, 0, 0, 1, 1, 1]), (3, [0, 0, 0.5, 0.5, 1, 1])]
 )
 def test_goals_are_the_shares_of_bins_of_equal_size(bins: int, goals: list[float]) -> None:
     loss = trained(bins, epochs=1)(LOGITS, TARGETS, torch.arange(6))

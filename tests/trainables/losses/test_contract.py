@@ -1,5 +1,3 @@
-"""What every loss keeps to, whatever its formula."""
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,9 +39,7 @@ def checks() -> Iterator[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "check"), list(checks()))
-def test_every_loss_passes_what_plugins_are_checked_for(
-    name: str, check: Callable[..., None]
-) -> None:
+def test_every_loss_passes_what_plugins_are_checked_for(name, check):
     check(name, **(GRADCHECK.get(name, {}) if check is has_the_gradient_of_its_value else {}))
 
 
@@ -95,7 +91,6 @@ def test_a_loss_works_without_any_preparation(name: str) -> None:
 
 
 def naive_means(values: Tensor, valid: Tensor) -> list[float]:
-    """Average the values of each image's pixels that count; 0 where none does."""
     pairs = zip(values.flatten(1), valid.flatten(1), strict=True)
     return [float(v[counts].mean()) if counts.any() else 0.0 for v, counts in pairs]
 

@@ -1,5 +1,3 @@
-"""Every loss against values that naive code computed from its formula: tests/reference."""
-
 import json
 from pathlib import Path
 from typing import Any

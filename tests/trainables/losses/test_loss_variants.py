@@ -1,5 +1,3 @@
-"""Variants, ablations and edges; the formulas are those of tests/reference."""
-
 import math
 from typing import Any
 
@@ -51,9 +49,7 @@ BY_ROWS = [
 
 @pytest.mark.parametrize("scale", [0.02, 0.5, 4.0, None])
 @pytest.mark.parametrize(("name", "parameters"), BY_ROWS)
-def test_rows_follow_their_formula(
-    name: str, parameters: dict[str, Any], scale: float | None
-) -> None:
+def test_rows_follow_their_formula(name, parameters, scale):
     logits, targets = batch(scale) if scale else tied_batch()
     z = logits.numpy()
     expected = FORMULAS[name](Batch(z, z, targets.tolist(), []), **parameters)
@@ -119,7 +115,7 @@ def test_an_ignored_row_counts_for_nothing_whatever_its_logits() -> None:
     torch.testing.assert_close(build_loss("ce")(logits, targets), whole)
 
 
-def test_thresholds_of_the_focal_schedule_are_strict() -> None:
+def test_thresholds_of_the_focal_schedule_are_strict():
     # Two, respectively five equal logits give exactly 0.5 and 0.2.
     half, fifth = torch.zeros(1, 2).double(), torch.zeros(1, 5).double()
     target = torch.tensor([0])

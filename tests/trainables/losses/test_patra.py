@@ -1,5 +1,3 @@
-"""Which samples are pruned when; the penalty is held by tests/reference."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Values and gradients of the losses without state against those of the authors' code."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +40,7 @@ BUILDERS: dict[str, Callable[[Hyper], tuple[str, Hyper]]] = {
 
 NOT_OFFERED = {
     ("aurc_prob", "overconfident"): "given probabilities, the code clamps p_y in the cross-entropy "
-    "too and so loses the gradient of rows with p_y < 1e-9; these losses take logits",
+    "too and so loses the gradient of rows with p_y < 1e-9; these losses take logits"
 }
 
 
@@ -55,9 +53,7 @@ def build(golden: dict[str, Any]) -> Loss:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("loss", BUILDERS)
-def test_value_and_gradient_are_those_of_the_released_code(
-    loss: str, loss_goldens: Goldens
-) -> None:
+def test_value_and_gradient_are_those_of_the_released_code(loss, loss_goldens):
     cases = [c for c in loss_goldens.of(loss) if (loss, c["case"]) not in NOT_OFFERED]
     assert cases
     for case in cases:

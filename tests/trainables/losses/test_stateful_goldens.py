@@ -1,5 +1,3 @@
-"""The losses that remember, over sequences of batches, against the authors' code."""
-
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ RANK_TARGETS = {"softmax": "msp", "margin": "margin", "entropy": "neg_entropy"}
 CRL_TOLERANCE = {"softmax": 1e-12, "margin": 1e-12, "entropy": 1e-7}
 AU_NOT_OFFERED = {
     "is_prob": "given probabilities, the code clamps p_y in the cross-entropy too and does not "
-    "normalise the entropy, so that all scores fall into the first bin; these losses take logits",
+    "normalise the entropy, so that all scores fall into the first bin; these losses take logits"
 }
 CRL_NOT_OFFERED = {"crl/degenerate": "0/0 makes the released loss NaN; here nothing is ranked"}
 

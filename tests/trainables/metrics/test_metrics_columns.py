@@ -1,5 +1,3 @@
-"""Metrics of stored rows against loops that spell them out, and their terms against chance."""
-
 import math
 
 import numpy as np
@@ -50,7 +48,6 @@ def accepted(logits: Tensor, labels: Tensor) -> list[tuple[int, float]]:
 
 
 def errors_by_count(logits: Tensor, labels: Tensor) -> list[float]:
-    """Return the errors among the k most confident rows for each k, even within ties."""
     ends = [(0, 0.0), *accepted(logits, labels)]
     return [float(np.interp(k, *zip(*ends, strict=True))) for k in range(len(labels) + 1)]
 

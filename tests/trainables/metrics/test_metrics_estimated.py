@@ -1,5 +1,3 @@
-"""The estimate of the true error: the best curve, the right size, and its limits."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Noise floors against a plain simulation, and against what is known of them."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Our metrics beside those of released implementations, on the values kept with the repository."""
-
 import json
 from itertools import product
 

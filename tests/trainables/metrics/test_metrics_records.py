@@ -1,18 +1,9 @@
-"""The records of the metrics: their values by version, and what stored evaluations rest on."""
-
 from dataclasses import replace
 
 import pytest
 import torch
 
-from trainables.metrics import (
-    FLOORED,
-    METRICS,
-    REPORTED,
-    Metric,
-    evaluation_report,
-    metrics_digest,
-)
+from trainables.metrics import FLOORED, METRICS, REPORTED, Metric, evaluation_report, metrics_digest
 
 TESTED = [metric for metric in METRICS.values() if metric.source in ("report", "test")]
 # A metric that comes to another value here needs a new version in its record and a new line; a
@@ -140,9 +131,7 @@ def test_a_plugin_may_have_a_metric_of_the_name_of_one_of_stored_rows() -> None:
 
 
 @pytest.mark.parametrize("change", ["a new metric", "a new version"])
-def test_another_metric_changes_the_keys_of_what_it_is_part_of(
-    change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_metric_changes_the_keys_of_what_it_is_part_of(change, monkeypatch):
     before, suite = metrics_digest("report", "test"), metrics_digest("report", "suite")
     metric = Metric("new", "New", source="test")
     if change == "a new version":

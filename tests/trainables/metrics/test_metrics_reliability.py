@@ -1,5 +1,3 @@
-"""Reliability curves and risk-coverage curves."""
-
 import numpy as np
 import pytest
 import torch

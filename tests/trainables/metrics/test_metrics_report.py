@@ -1,5 +1,3 @@
-"""All metrics at once: edge cases, bad input, and agreement with the definitions in loops."""
-
 import re
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Terms of rows: their mean is the metric, their spread its standard error."""
-
 import math
 
 import pytest
@@ -32,9 +30,7 @@ def test_the_mean_of_the_terms_is_the_metric(metric: str) -> None:
 
 
 @pytest.mark.parametrize("metric", ["cwece", "cwaece"])
-def test_terms_of_classes_in_blocks_are_those_of_all(
-    metric: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terms_of_classes_in_blocks_are_those_of_all(metric, monkeypatch):
     whole = row_terms(metric, *predictions(0))
     monkeypatch.setattr("trainables.metrics._scores.BLOCK_ELEMENTS", 2 * 800)
     torch.testing.assert_close(row_terms(metric, *predictions(0)), whole)

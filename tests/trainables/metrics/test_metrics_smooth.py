@@ -1,5 +1,3 @@
-"""The debiased and the smooth error against peers, their definitions and their limits."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Metrics added up in parts are those of all rows at once."""
-
 import pytest
 import torch
 
@@ -27,7 +25,6 @@ def assert_same(logits: torch.Tensor, labels: torch.Tensor, bins: int = 15) -> N
 
 
 def error_of_aece(logits: torch.Tensor, labels: torch.Tensor, bins: int = 15) -> list[float]:
-    """Return how far off it is, and how far it may be by its own account."""
     report = streamed(logits, labels, bins)
     exact = calibration_report(logits=logits, labels=labels, bins=bins)["aece"]
     return [abs(report.report()["aece"] - exact), report.aece_error]
@@ -38,9 +35,7 @@ def error_of_aece(logits: torch.Tensor, labels: torch.Tensor, bins: int = 15) ->
     ("rows", "classes", "spread", "bins"),
     [(12_000, 11, 3.0, 15), (6000, 21, 8.0, 20), (6000, 2, 0.5, 18)],
 )
-def test_parts_add_up_to_the_report(
-    rows: int, classes: int, spread: float, bins: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_add_up_to_the_report(rows, classes, spread, bins, monkeypatch):
     # Each part is read a few rows at a time, too.
     monkeypatch.setattr("trainables.metrics._streamed.CACHED_ELEMENTS", 900 * classes)
     logits, labels = predictions(rows, classes, spread)
@@ -68,7 +63,7 @@ def test_probabilities_on_the_edges_of_bins_belong_to_the_lower() -> None:
     assert found["cwece"] == pytest.approx(expected["cwece"], abs=1e-12)
 
 
-def test_confidences_on_the_edges_of_bins_belong_to_the_lower() -> None:
+def test_confidences_on_the_edges_of_bins_belong_to_the_lower():
     # Confidences of 1/2 and 3/4, both edges, and others above them of another gap.
     logits = torch.tensor([[1.0, 1], [1, 1], [3, 2], [3, 1], [3, 1], [7, 1]]).double().log()
     assert_same(logits, torch.tensor([0, 0, 1, 0, 0, 1]), bins=4)

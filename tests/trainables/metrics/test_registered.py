@@ -1,5 +1,3 @@
-"""Metrics of plugins: their values and terms, and wrong ones."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""DeepLabV3: features at an eighth of the resolution, logits of every pixel, pretrained weights."""
-
 import re
 from pathlib import Path
 
@@ -15,7 +13,6 @@ SHAPE = MaskedShape((72, 88))
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where weights are looked for."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
     return tmp_path / "checkpoints"
@@ -33,9 +30,7 @@ def test_logits_are_of_pixels_and_features_of_eighths(name: str, millions: float
 
 @pytest.mark.full
 @pytest.mark.parametrize("content", [None, b"no weights"])
-def test_pretrained_weights_are_read_from_their_file(
-    checkpoints: Path, content: bytes | None
-) -> None:
+def test_pretrained_weights_are_read_from_their_file(checkpoints, content):
     path = checkpoints / "resnet34-b627a593.pth"
     said = (
         "does not exist; download https://download.pytorch.org/models/resnet34-b627a593.pth there, "
@@ -70,9 +65,7 @@ def test_pretrained_weights_are_those_that_the_extractor_begins_with(checkpoints
     ("name", "file"),
     [("resnet50", "resnet50-0676ba61.pth"), ("resnet101", "resnet101-63fe2227.pth")],
 )
-def test_pretrained_weights_are_those_of_the_papers(
-    name: str, file: str, checkpoints: Path
-) -> None:
+def test_pretrained_weights_are_those_of_the_papers(name, file, checkpoints):
     """Of its two sets torchvision calls another one, of a longer training, its default."""
     with torch.device("meta"), pytest.raises(InputError, match=f"/{file} does not exist"):
         build_model(f"deeplabv3-{name}@pretrained", 3, SHAPE)

@@ -1,5 +1,3 @@
-"""The network for texts."""
-
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,3 @@
-"""Networks in repositories of the Hugging Face Hub, from a stub of its API on the loopback."""
-
 import json
 from typing import Any
 

@@ -1,6 +1,3 @@
-"""Networks of timm and torchvision behind the same split."""
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,9 +96,7 @@ def test_building_leaves_the_statistics_untouched() -> None:
         ("torchvision", "torchvision.models.get_model", []),
     ],
 )
-def test_whatever_a_library_raises_becomes_a_line(
-    library: str, place: str, more: list[type[Exception]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_a_library_raises_becomes_a_line(library, place, more, monkeypatch):
     name = f"{library}:resnet18" + ("@pretrained" if library == "timm" else "")
     for kind in (ValueError, AssertionError, RuntimeError, *more):
 
@@ -135,9 +130,7 @@ def test_a_name_is_checked_without_weights() -> None:
 
 
 @pytest.mark.parametrize("pretrained", [False, True])
-def test_timm_is_asked_for_weights_where_the_name_says_so(
-    pretrained: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_is_asked_for_weights_where_the_name_says_so(pretrained, monkeypatch):
     import timm
 
     asked: dict[str, Any] = {}
@@ -149,17 +142,10 @@ def test_timm_is_asked_for_weights_where_the_name_says_so(
     make = timm.create_model
     monkeypatch.setattr(timm, "create_model", create)
     build_model(f"timm:resnet10t{'@pretrained' * pretrained}", 7, ImageShape(1, 32))
-    assert asked == {
-        "name": "resnet10t",
-        "pretrained": pretrained,
-        "num_classes": 7,
-        "in_chans": 1,
-    }
+    assert asked == {"name": "resnet10t", "pretrained": pretrained, "num_classes": 7, "in_chans": 1}
 
 
-def test_pretrained_transformers_are_shown_images_of_their_size(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pretrained_transformers_are_shown_images_of_their_size(monkeypatch, tmp_path):
     import timm
 
     made = timm.create_model("vit_tiny_patch16_224", num_classes=1000)

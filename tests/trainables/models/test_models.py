@@ -1,5 +1,3 @@
-"""Our networks: their sizes, shapes, split and randomness."""
-
 import subprocess
 import sys
 
@@ -9,13 +7,7 @@ from small_stages import EVERY_LAYER
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape, InputShape, LogitShape
-from trainables.models import (
-    Network,
-    build_model,
-    check_takes,
-    model_names,
-    register_model,
-)
+from trainables.models import Network, build_model, check_takes, model_names, register_model
 from trainables.models._registry import unknown_model
 from trainables.models.whitened_cnn import WhitenedPatches
 from trainables.models.wide_resnet import _biased

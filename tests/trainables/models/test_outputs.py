@@ -1,5 +1,3 @@
-"""What networks make of weights that were stored: the same in every version."""
-
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -79,7 +77,6 @@ OUTPUTS: dict[str, tuple[Make, InputShape, list[float]]] = {
 
 
 def wave(count: int, name: str) -> Tensor:
-    """Return numbers between -1 and 1 that follow from a name alone."""
     return (torch.arange(count, dtype=torch.float64) * 0.7 + zlib.crc32(name.encode()) % 1000).sin()
 
 
@@ -120,9 +117,7 @@ def test_stored_weights_give_the_outputs_that_they_gave(name: str) -> None:
         ("resnet50", {1: 9, 2: 6, 4: 2, 12: 1, 24: 1, 36: 1}, 39634243),
     ],
 )
-def test_the_last_stages_are_dilated_instead_of_strided(
-    name: str, dilations: dict[int, int], parameters: int
-) -> None:
+def test_the_last_stages_are_dilated_instead_of_strided(name, dilations, parameters):
     with torch.device("meta"):
         network = build_model(f"deeplabv3-{name}", 3, MASKED)
     found = [

@@ -1,5 +1,3 @@
-"""Cutting networks into blocks."""
-
 import pytest
 import torch
 

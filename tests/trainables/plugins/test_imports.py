@@ -1,5 +1,3 @@
-"""The code of a plugin is all that it imports, however it is found and in whatever order."""
-
 import hashlib
 import importlib
 import json

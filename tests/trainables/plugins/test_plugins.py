@@ -1,5 +1,3 @@
-"""Parts from outside: found, imported once a version, named in one line where they are wrong."""
-
 import os
 import sys
 from pathlib import Path

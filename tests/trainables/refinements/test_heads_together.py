@@ -1,5 +1,3 @@
-"""Heads trained together against the same heads trained one by one."""
-
 import sys
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""MaC-Cal against the stored sequences, and at its edges."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Every reading of MaC-Cal against a loop that spells it out."""
-
 from typing import Any
 
 import pytest

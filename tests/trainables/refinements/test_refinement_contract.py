@@ -1,5 +1,3 @@
-"""What every refinement keeps to."""
-
 import io
 from typing import Any
 
@@ -250,13 +248,7 @@ def test_parameters_without_gradient_stay():
 
 def test_trainer_refuses_views_that_do_not_fit():
     labels = torch.zeros(4, dtype=torch.int64)
-    settings = {
-        "num_classes": 2,
-        "batch_size": 2,
-        "momentum": 0.9,
-        "weight_decay": 0.0,
-        "seed": 0,
-    }
+    settings = {"num_classes": 2, "batch_size": 2, "momentum": 0.9, "weight_decay": 0.0, "seed": 0}
     with pytest.raises(ValueError, match="expected at least one view"):
         HeadTrainer(build_refinement("tst"), [], labels, **settings)
     views = [torch.zeros(4, 5), torch.zeros(3, 5)]

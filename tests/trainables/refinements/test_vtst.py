@@ -1,5 +1,3 @@
-"""The variational head: divergence, sampling and averaging."""
-
 import torch
 from torch.distributions import Normal, kl_divergence
 

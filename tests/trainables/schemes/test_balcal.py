@@ -1,5 +1,3 @@
-"""BalCAL against the released code's values, and the balance it strikes."""
-
 import json
 from pathlib import Path
 from typing import Any

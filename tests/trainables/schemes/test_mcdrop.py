@@ -1,5 +1,3 @@
-"""Monte Carlo dropout: what is dropped when, and the average at inference."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which parameters learn when under progressive layer peeling."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""Casting all weights at once gives what autocast gives, which casts one by one."""
-
 from contextlib import nullcontext
 from typing import Any
 

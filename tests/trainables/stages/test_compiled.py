@@ -1,5 +1,3 @@
-"""One graph a network, and a word where there is none. Graphs are counted; no kernel is made."""
-
 from collections.abc import Iterator
 from typing import Any
 

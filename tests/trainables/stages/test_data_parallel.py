@@ -1,5 +1,3 @@
-"""Several processes train one network as one process does, whatever the method."""
-
 import multiprocessing
 from pathlib import Path
 from typing import Any

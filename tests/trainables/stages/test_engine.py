@@ -1,5 +1,3 @@
-"""The training loop: reproducible, resumable, free of waits, and faithful to its protocol."""
-
 import io
 import math
 import shutil

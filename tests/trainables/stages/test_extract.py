@@ -1,5 +1,3 @@
-"""Features of a network on a data set: equal to the network's, and continued where they ended."""
-
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +42,7 @@ def test_the_folder_is_data_of_a_task(cached: Path, tmp_path: Path) -> None:
     assert data.info.inputs.width == np.load(cached / "features_train.npy").shape[1]
 
 
-def test_an_interrupted_call_is_continued_to_the_same_bits(
-    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_call_is_continued_to_the_same_bits(cached, tmp_path, monkeypatch):
     monkeypatch.setattr(extract, "EVALUATION_BATCH", 500)
     extracted(tmp_path / "whole")
     told: list[str] = []
@@ -96,9 +92,7 @@ def test_a_network_for_other_data_is_refused(tmp_path: Path) -> None:
         extracted(tmp_path, "linear")
 
 
-def test_the_command_says_that_weights_are_random_and_how_a_task_names_the_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_that_weights_are_random_and_how_a_task_names_the_folder(tmp_path, capsys):
     out = tmp_path / "cached"
     assert main(["features", "extract", "convnet", "digits", "--out", str(out), "--quiet"]) == 0
     told = capsys.readouterr()

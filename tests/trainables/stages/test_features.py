@@ -1,5 +1,3 @@
-"""Stored features against those computed live: the same refinement, bit for bit."""
-
 import errno
 import json
 import os

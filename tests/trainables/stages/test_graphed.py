@@ -1,5 +1,3 @@
-"""Recorded steps: on the stand-in for a GPU, with graphs that repeat the operations recorded."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace

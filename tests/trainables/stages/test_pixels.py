@@ -1,5 +1,3 @@
-"""Predictions of pixels against what a loop over whole images gives."""
-
 import math
 
 import numpy as np
@@ -32,7 +30,6 @@ SIZES = [(HEIGHT - number // 3 % 2, WIDTH - number // 2 % 3) for number in range
 
 
 def outputs(images: Tensor) -> Tensor:
-    """Give logits of four classes, of which the last one is never the largest."""
     red, green, blue = images.unbind(1)
     return torch.stack([red + 0.3 * blue, 2 * green, -blue, torch.full_like(red, -9.0)], 1)
 
@@ -55,7 +52,6 @@ def batcher(rows: RowArrays) -> MaskedBatcher:
 
 
 def logits_by_hand(image: np.ndarray) -> Tensor:
-    """Return the logits (K, H, W) of one image as stored, whatever its own size."""
     pixels = (torch.from_numpy(image[..., :3].copy()).double() / 255).permute(2, 0, 1)
     mean, std = (torch.tensor(part).view(3, 1, 1) for part in ((0.5, 0.4, 0.3), (0.25, 0.2, 0.5)))
     return outputs(((pixels - mean) / std)[None])[0].float()

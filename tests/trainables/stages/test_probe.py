@@ -1,5 +1,3 @@
-"""The step that tells whether a device can compute, and how its process ends."""
-
 import math
 import sys
 

@@ -1,5 +1,3 @@
-"""Training protocols: the papers' values, schedules, short forms and what users write."""
-
 import csv
 import json
 import math

@@ -1,5 +1,3 @@
-"""Refinements computed together: what is stored for each, and who is left out."""
-
 from dataclasses import replace
 from typing import Any
 

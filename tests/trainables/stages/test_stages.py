@@ -1,5 +1,3 @@
-"""The stages on a few digits: the chain, resuming, cached features, cross-fitting, the one test."""
-
 import io
 import json
 import math
@@ -71,7 +69,6 @@ def calibrated(chain: tuple[Artifact, Artifact, Artifact]) -> Artifact:
 
 @pytest.fixture(scope="module")
 def augmented(workshop: Workshop) -> Artifact:
-    """A training with random crops and flips, which do little good to digits."""
     return workshop.compute(request(workshop.prepared, protocol=CROPS))
 
 
@@ -512,7 +509,6 @@ def test_equal_data_elsewhere_have_the_same_key(workshop, tmp_path):
 
 @pytest.fixture(scope="module")
 def coarse(workshop: Workshop) -> Artifact:
-    """A training in bfloat16, which a CPU can do too."""
     return workshop.compute(replace(request(workshop.prepared), precision="bfloat16"))
 
 

@@ -1,5 +1,3 @@
-"""What every augmentation and every scheme keeps to."""
-
 from typing import Any
 
 import pytest

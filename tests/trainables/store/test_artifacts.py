@@ -1,5 +1,3 @@
-"""The store: keys, whole or nothing, damage noticed, one process at a time, a full disk named."""
-
 import errno
 import logging
 import os
@@ -122,10 +120,7 @@ def test_a_stored_artifact_is_found_again(store):
     store.write(ArtifactRef("refine", KEY), FILES, RECORD)
     assert [
         getattr(store.find(ArtifactRef(stage, KEY)), "stage", "") for stage in ("refine", "train")
-    ] == [
-        "refine",
-        "train",
-    ]
+    ] == ["refine", "train"]
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)

@@ -1,5 +1,3 @@
-"""Stores in a bucket: nothing half-written is read, nothing is lost, whatever goes wrong."""
-
 import json
 import os
 import subprocess
@@ -39,7 +37,6 @@ def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def address(disturbed: tuple[str, Weather], weather: Weather, request) -> str:
-    """Of a bucket of Amazon's; the dialects differ in claims and in what a fault may leave."""
     return f"{getattr(request, 'param', 's3')}://{make_bucket(disturbed[0])}/some/place"
 
 
@@ -315,8 +312,7 @@ def test_address_is_a_folder_of_the_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "storage",
-    ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3:/bucket/x"],
+    "storage", ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3:/bucket/x"]
 )
 def test_what_is_no_address(storage):
     with pytest.raises(

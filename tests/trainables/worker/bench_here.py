@@ -57,7 +57,6 @@ class Place:
     def worker(
         self, report_seconds: float = 0.0, every: float | None = None, **changes: Any
     ) -> Worker:
-        """Return a worker that has begun a job."""
         worker = Worker(self.bench(report_seconds, every), "n7")
         worker.open(self.job(**changes))
         return worker

@@ -1,5 +1,3 @@
-"""Jobs beside stages: a measurement on test data, and fits on logits."""
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,9 +181,7 @@ def test_fit_that_the_rows_do_not_allow_has_a_reason(tmp_path, monkeypatch):
         (Cost(reused=True), "finished: its outcome was stored already"),
     ],
 )
-def test_the_log_ends_with_the_time_that_the_job_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: Cost, ending: str
-) -> None:
+def test_the_log_ends_with_the_time_that_the_job_took(tmp_path, monkeypatch, cost, ending):
     bench = Bench(tmp_path, sealed=False)
     worker = Worker(bench)
     worker._opened = 10.0

@@ -1,5 +1,3 @@
-"""A worker whose trainings are several processes: figures, deaths and ends."""
-
 import os
 import signal
 import subprocess
@@ -40,7 +38,6 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Report]:
-    """Return where two processes have trained undisturbed, and their last report."""
     place = Place(tmp_path_factory.mktemp("calm"))
     return place, place.run(processes=2, cpus=2, protocol=SLOW)[-1]
 

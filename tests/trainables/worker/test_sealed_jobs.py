@@ -1,5 +1,3 @@
-"""No search job reaches test data, in a process of its own or in one that goes on."""
-
 import json
 import os
 from pathlib import Path

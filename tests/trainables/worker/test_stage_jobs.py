@@ -1,5 +1,3 @@
-"""A worker and its stages: reports, locks, checkpoints and faults."""
-
 import math
 import os
 import re

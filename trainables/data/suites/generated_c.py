@@ -61,9 +61,7 @@ class GeneratedCorruptions(CorruptionSuite):
 
 
 def _corrupted(
-    images: np.ndarray,
-    corruption: str,
-    decoded: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    images: np.ndarray, corruption: str, decoded: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> Iterator[np.ndarray]:
     """Yield the images under one corruption, severity by severity, computed on all cores."""
     jobs = (

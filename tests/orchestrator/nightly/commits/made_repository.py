@@ -63,7 +63,6 @@ class MadeRepository:
         return self.hashes[-1]
 
     def git(self, *arguments: str) -> str:
-        """Run git in the repository."""
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
         command = ["git", "-C", str(self.folder), *who, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

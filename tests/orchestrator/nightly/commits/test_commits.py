@@ -1,5 +1,3 @@
-"""The gate: real git, real worktrees, a process per night."""
-
 import html
 import os
 import re

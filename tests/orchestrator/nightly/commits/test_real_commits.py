@@ -1,5 +1,3 @@
-"""A bug planted in the real code, in its own repository, and measured by a real night."""
-
 import shutil
 from pathlib import Path
 

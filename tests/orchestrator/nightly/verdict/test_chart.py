@@ -1,5 +1,3 @@
-"""The control charts: levels, noise, Holm's correction, and rates of false alarms."""
-
 import numpy as np
 import pytest
 from scipy.stats import t as student

@@ -1,5 +1,3 @@
-"""The verdict: silent when nothing lasts, loud when something does, and why."""
-
 import json
 import math
 from dataclasses import replace
@@ -402,7 +400,6 @@ def test_a_night_before_of_a_similar_name_counts(tonight):
 
 
 def defined(night: NightRecord, recipe: str, definition: str) -> NightRecord:
-    """Return a night whose recipe is defined so, the others as ever."""
     rows = {(own, TASK): Row("train", definition if own == recipe else "") for own in RECIPES}
     return replace(night, rows=rows)
 

@@ -1,5 +1,3 @@
-"""Limits of the nightly file, and the record of a night."""
-
 import json
 import math
 

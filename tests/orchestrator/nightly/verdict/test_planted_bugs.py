@@ -1,5 +1,3 @@
-"""Bugs that change no shape and raise no error: the verdict names their cells, and no others."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

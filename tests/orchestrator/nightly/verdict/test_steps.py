@@ -1,5 +1,3 @@
-"""Steps and drifts in one series."""
-
 import numpy as np
 import pytest
 from nights import ECE, SPEED

@@ -1,5 +1,3 @@
-"""Layout files: the shipped ones against the published tables, and what is wrong with others."""
-
 import re
 
 import pytest
@@ -39,7 +37,6 @@ OURS = " (ours)"  # How the label of a row in our reading ends, next to that of 
 
 
 def printed_rows(layout):
-    """Return the rows that are the papers' to the letter."""
     return [row for row in layout.rows if not row.name.endswith(OURS)]
 
 

@@ -1,5 +1,3 @@
-"""Tables that follow a layout: whose figures stand where, and what stands beside them."""
-
 import csv
 import io
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""A chosen configuration on a suite: computed once, and out of the reach of search trials."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""AUROC and FPR95 against scikit-learn and their definitions."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Suites: names, how they are stored, and what they measure, against hand computation."""
-
 import itertools
 import json
 import shutil
@@ -37,7 +35,6 @@ NOWHERE = Path("nowhere")
 
 
 def by_pixels(images: np.ndarray) -> Tensor:
-    """Stand in for a network: log-probabilities from the means of ten patches."""
     patches = torch.from_numpy(np.array(images[:, :30, :30], np.float32)).mean(3)
     means = patches.view(len(images), 3, 10, 30).mean((1, 3))
     return (means / 4).log_softmax(1)
