@@ -123,7 +123,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """The metrics after one epoch."""
+    """The metrics after epoch ``step``, which counts from 1."""
 
     step: int
     metrics: Mapping[str, float]

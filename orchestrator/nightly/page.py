@@ -60,7 +60,7 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
 
 
 def told(group: Group) -> str:
-    """Return the worst finding of a group (size, certainty) and the number of other ones."""
+    """Return a group's worst finding with size and certainty, and the number of others, as text."""
     worst, more = group[0], len(group) - 1
     text = worst.text
     if worst.kind == "soft" and worst.value is not None:

@@ -43,8 +43,8 @@ class StudyResult:
             ``test``; empty if unknown.
         computed_by: Hashes of the code that computed the chosen chains of stages.
         varied: Whether each seed has its own split.
-        subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty for the
-            whole data set.
+        subset: Limits on the rows of the data set, such as ``train_limit 5000, test_limit 1000``;
+            empty if there are none.
         copies: Messages about rows that are in two parts of the data; empty if there are none, or
             they were not counted.
         plugins: Hash of the code of each plugin in the sweep file, by the plugin's name.
@@ -214,7 +214,7 @@ def _charged(trial: Trial, rule: Mapping[str, Any]) -> float | None:
 
 
 def _subset(study: Study) -> str:
-    """Return the limits on a study's images, empty for the whole data set."""
+    """Return the limits on the rows of a study's data set as text; empty if there are none."""
     split = study.origin.get("split", {})
     limits = ((name, split.get(name)) for name in ("train_limit", "test_limit"))
     return ", ".join(f"{name} {limit}" for name, limit in limits if limit is not None)

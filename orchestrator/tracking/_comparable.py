@@ -87,8 +87,8 @@ def comparable_studies(
     if not kept:
         return [], ""
     if where.fingerprint != ANY:
-        _require_one(kept, _setting, _data, "select one with --fingerprint, or one sweep")
-    _require_one(kept, _rule, _rule, "select one with --tag, --since or --until, or one sweep")
+        _require_one(kept, _setting, _data, "select some with --fingerprint, or name one sweep")
+    _require_one(kept, _rule, _rule, "select some with --tag, --since or --until, or name a sweep")
     return (kept, "") if where.code == ANY else _latest_code(kept)
 
 

@@ -64,7 +64,7 @@ class Measured:
         comparisons: Differences from the baseline, by metric; empty without a baseline.
         gains: Gains of the searches, by metric; empty if there are none or they are unknown.
         absent: Maps a recipe to the reason why it has no curves.
-        ungained: Maps a recipe to the reason why the predictions of its gain cannot be read.
+        ungained: Maps a recipe to the reason why its gain is unknown: predictions cannot be read.
         problem: Why nothing could be measured; else empty.
     """
 

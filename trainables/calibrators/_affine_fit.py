@@ -24,10 +24,9 @@ def product_precision(num_classes: int) -> torch.dtype:
 class AffineFit:
     """Mean negative log-likelihood of ``softmax(W f + b)`` plus ODIR, to be minimised.
 
-    ``minimize`` may add a pull towards ``softmax(f / T)``: its weight times the sum of the squared
-    off-diagonal entries of T W, plus ``EASE`` times this weight for the squared distances of the
-    diagonal of T W from 1 and for the squared biases. T makes the pull independent of the scale of
-    the logits.
+    ``minimize`` may add a penalty that pulls the map towards ``softmax(f / T)``. With V = T W it is
+    ``pull * (sum of V_ij^2, i != j, + EASE * sum of (V_ii - 1)^2 + EASE * sum of b_i^2)``. T makes
+    it independent of the scale of the logits.
 
     A network's features are far from the origin and have very different scales, so that gradient
     steps converge slowly. W and b together, (K, K + 1), are therefore multiplied by the inverse

@@ -185,10 +185,10 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
     found = BUCKET.fullmatch(text)
     if found is None:
         odd = next((sign for sign in text[len("s3:") :] if not IN_BUCKET.fullmatch(sign)), None)
-        fault = "is not the address of a bucket" if odd is None else f"has {odd!r}"
+        fault = "is not the address of a bucket" if odd is None else f"contains {odd!r}"
         raise InputError(
-            f"storage: {shown(text)} {fault}; allowed: s3://BUCKET/PATH and "
-            "gs://BUCKET/PATH of letters, digits, '.', '_', '-', '=', without a login"
+            f"storage: {shown(text)} {fault}; use s3://BUCKET/PATH or gs://BUCKET/PATH with only "
+            "letters, digits, '.', '_', '-' and '=', and no user name or password"
         )
     name = "+".join([found[1], *found[2].split("/")])
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -215,7 +215,10 @@ def _first_uniform(rows: int, draws: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class _Simulation:
-    """Adds up, block by block, the hits of each bin's rows in many draws of labels."""
+    """Draws labels from the predicted probabilities many times, and sums the gaps of each bin.
+
+    Rows are processed in blocks.
+    """
 
     def __init__(self, log_probs: ArrayLike, bins: int, draws: int, metrics: Sequence[str]) -> None:
         self._values = torch.as_tensor(log_probs).detach().cpu()

@@ -28,10 +28,10 @@ class StreamedReport:
 
     Only one part is in memory. All metrics equal those of the report up to the rounding of sums,
     except ``aece`` and ``cwaece``, whose edges are rounded to the cells of a histogram: scores in
-    the cell of an edge share a bin. For ``aece``, a cell is the 2^-15th part of the distance to 0
-    or 1, and ``aece_error`` bounds the difference: it is below 1e-4 unless many different
-    confidences are in one cell, as for an untrained network. For ``cwaece``, a cell is the 1024th
-    part of a bin of equal width.
+    the cell of an edge share a bin. For ``aece``, the width of a cell is at most 2^-15 of its
+    distance to 0 or 1, whichever is nearer. ``aece_error`` bounds the difference: it is below 1e-4
+    unless many different confidences are in one cell, as for an untrained network. For ``cwaece``,
+    a cell has 1/1024 of the width of a bin.
 
     Args:
         num_classes: K, at least 2.
@@ -128,8 +128,9 @@ class StreamedReport:
         """Return the largest possible difference of ``aece`` from ``calibration_report``.
 
         Rows in the cell of an edge may belong to the bin above or below. Moving them changes the
-        gaps of both bins by at most the number of wrong rows in the cell, or the missing confidence
-        of the right ones. It changes the sum of both gaps only if their signs may differ.
+        gap of each bin by at most the number of wrong rows in the cell, or the sum of
+        1 - confidence of the right ones. The sum of both absolute gaps changes only if the gaps may
+        have different signs.
         """
         sums = self._top_cells
         cells, gaps = _edge_cells(sums.counts, self._bins), _mass_gaps(sums, self._bins)

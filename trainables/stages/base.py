@@ -156,7 +156,7 @@ class TaskData:
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the validation labels (N,), of pixels on the CPU or of rows on the device."""
+        """Return the labels (N,): pixels' on the CPU for segmentation, else rows' on the device."""
         if self.validation_pixels is not None:
             return self.validation_pixels.labels
         return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)

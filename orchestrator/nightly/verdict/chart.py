@@ -223,10 +223,10 @@ def _pushed(ring: Floats, where: Flags, values: Floats) -> Floats:
 def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:
     """Return the error level of one night's tests of each family, given its number of cells.
 
-    If each of m cells is out on one night with probability p, any of them is out twice in a row
-    with probability of about m p^2. This must equal the family's share of the accepted false alarms
-    per night, which gives p. Holm's procedure at level m p then gives each cell at least p, which
-    is limited to ``MOST_CHANCE``.
+    Suppose that each of m cells exceeds its limit on one night with probability p. Any of them does
+    so on two nights in a row with probability of about m p^2. This is set to the family's share of
+    the accepted false alarms per night, which gives p; p is at most ``MOST_CHANCE``. Holm's
+    procedure at level m p gives each cell at least p.
     """
     share = limits.false_alarms / NIGHTS_A_MONTH / max(len(cells), 1)
     return {name: n * min(MOST_CHANCE, math.sqrt(share / n)) for name, n in cells.items()}

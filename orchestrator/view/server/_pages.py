@@ -167,7 +167,10 @@ def study_page(
     status: SweepStatus,
     found: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return one study: its charts, with importance if ``found`` has it, and its best trials."""
+    """Return the content of a study's page: its charts and its best trials.
+
+    The importance of parameters is included only if ``found``, the sweep's page, has it already.
+    """
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
     return {

@@ -39,7 +39,8 @@ class CellRows:
         confidence: The probability of the predicted class, float32.
         true: The probability of the label, float32.
         bins: The bin of ECE, from 0.
-        numbers: Number of each row in a file of logits; None if the place is the number.
+        numbers: Number of each row in the file of logits; None for other data, whose rows are
+            numbered by their position in these arrays.
         images: Image of each row if rows are pixels, else None.
         curve: Count, confidence and accuracy of each bin, from float64 confidences.
         classes: Number of classes.

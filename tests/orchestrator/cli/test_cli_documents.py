@@ -33,7 +33,7 @@ DOCUMENTS = {
     "huge split": (GOOD.replace("s}", f"s, split: {{test: {10**90}}}}}"), "leaves nothing of"),
     "storage of nobody": (GOOD + "storage: ~nouser/x\n", "storage: '~nouser/x' cannot be a path"),
     "archive of nobody": (GOOD.replace("digits,", "npz:~nouser/x.npz,", 1), "tasks[0].dataset"),
-    "bucket as storage": (GOOD + "storage: s3://bucket/a b\n", "has ' '; allowed: s3://"),
+    "bucket as storage": (GOOD + "storage: s3://bucket/a b\n", "contains ' '; use s3://"),
     "bucket of images": (GOOD.replace("digits,", "'npz:s3://b/x.npz',", 1), "' is a URL"),
     "no storage": (GOOD + "storage: ''\n", "storage: is empty"),
     "long storage": (GOOD + f"storage: {'x' * 300}\n", "it is too long"),
