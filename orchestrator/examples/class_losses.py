@@ -6,7 +6,7 @@ calsweep package predictions cls-classes --task TASK --out FOLDER
 python class_losses.py figure.svg FOLDER/*.npz
 """
 
-import sys
+from argparse import ArgumentParser
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -111,4 +111,8 @@ def chart(files: Iterable[Path]) -> Chart:
 
 
 if __name__ == "__main__":
-    chart(map(Path, sys.argv[2:])).save(sys.argv[1])
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("figure", help="path that ends in .svg, .pdf or .png")
+    parser.add_argument("files", nargs="+", type=Path, help="files of `package predictions`")
+    given = parser.parse_args()
+    chart(given.files).save(given.figure)

@@ -3,7 +3,7 @@
 python loss_gradients.py gradients.svg (or .pdf, .png)
 """
 
-import sys
+from argparse import ArgumentParser
 
 import torch
 from torch import Tensor
@@ -45,4 +45,6 @@ def chart() -> Chart:
 
 
 if __name__ == "__main__":
-    chart().save(sys.argv[1])
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("figure", help="path that ends in .svg, .pdf or .png")
+    chart().save(parser.parse_args().figure)

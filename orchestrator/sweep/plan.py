@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.sweep.names import BASELINES, study_id
 from orchestrator.sweep.recipes import Recipe, narrow, parameters_of, parse_recipe, part_spaces
-from orchestrator.sweep.spec import SearchModel, StageResources, SweepSpec, TaskSpec
+from orchestrator.sweep.spec import StageResources, SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
 from trainables.common.stages import GIVEN
@@ -170,26 +170,26 @@ def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str,
     """Return the parameters of a part that a study searches, with the sweep's ranges."""
     rules, ranges = spec.search, spec.search.spaces.get(part, {})
     by_paper = rules.budget == "paper"
-    whole = rules.sampler != "grid" and rules.tune is None and not by_paper
-    named = {*ranges, *(rules.tune or {}).get(part, ())}
+    whole = rules.sampler != "grid" and rules.tune is None
+    named = {*(rules.tune or {}).get(part, ())}
     found: dict[str, Parameter] = {}
     for name, parameter in parameters_of(spec.base(part)).items():
         if name in spec.fixed(part):
             continue
         if name in ranges:
             found[name] = ranges[name].applied_to(parameter)
-        elif by_paper and _left_to_search(parameter, task, rules):
+        elif by_paper and _left_to_search(parameter, task, rules.tune is None or name in named):
             grid = parameter.grids.get(str(spec.fixed(part).get("variant")), parameter.grid)
             found[name] = narrow(parameter, {"choices": grid}) if grid else parameter
-        elif name in named or (whole and parameter.search):
+        elif not by_paper and (name in named or (whole and parameter.search)):
             found[name] = parameter
     return found
 
 
-def _left_to_search(parameter: Parameter, task: TaskSpec, rules: SearchModel) -> bool:
-    """Return True if papers tuned a parameter on a task, or used it there without stating it."""
+def _left_to_search(parameter: Parameter, task: TaskSpec, tunable: bool) -> bool:
+    """Return True if papers used a parameter on a task without stating it, or tuned it there."""
     place = task.dataset, task.model
-    return parameter.is_open(*place) or (rules.tune is None and parameter.tuned_on(*place))
+    return parameter.is_open(*place) or (tunable and parameter.tuned_on(*place))
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:

@@ -321,8 +321,8 @@ class SearchModel(_Strict):
         budget: ``equal`` runs the same number of trials for every method. ``paper`` searches the
             parameters in ``spaces``, the parameters that the method's paper tuned on this data
             (over the paper's grid if it has one), and parameters that a paper used with this data
-            and network without stating a value. All others have their published values. With
-            ``tune: {}``, parameters that the papers tuned have their published values, too.
+            and network without stating a value. All others have their published values. ``tune``
+            restricts the parameters that papers tuned; with ``{}`` all have published values.
     """
 
     trials: Count = 20
@@ -724,11 +724,12 @@ def _check_search(spec: SweepSpec) -> None:
                 f"search.spaces.{part}: {name!r} has a range here and one value in {place}; "
                 "delete one of the two"
             )
-    if tune and spec.search.budget == "paper":
-        raise InputError(
-            "search.tune: budget `paper` tunes the same parameters as the papers; give others a "
-            "range in `spaces`"
-        )
+    for part, names in tune.items() if spec.search.budget == "paper" else ():
+        for name in (name for name in names if not parameters_of(spec.base(part))[name].tuned):
+            raise InputError(
+                f"search.tune.{part}: no paper tuned {name!r}, and budget `paper` searches only "
+                "tuned parameters; give it a range in `spaces`"
+            )
     metrics = (spec.search.objective, *spec.search.pareto)
     for name in spec.search.pareto:
         if metrics.count(name) > 1:

@@ -384,7 +384,8 @@ class ComparisonTable:
         asides = (*filter(None, marks), *asides)
         text = show(found.mean)
         best, second = self._leaders[position]
-        mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
+        marked = math.isfinite(found.mean) and not self._useless.keys() & {*sources}
+        mark = {best: "best", second: "second"}.get(text, "") if marked else ""
         inside = INSIDE if floor is not None and found.mean <= floor else ""
         whole = text if found.std is None else f"{text} ± {show(found.std)}"
         gain = self.gain(row, entry)
@@ -450,12 +451,31 @@ class ComparisonTable:
         """The best and second-best printed figure of each column, or None."""
         leaders: list[tuple[str | None, str | None]] = []
         for entry in self.columns:
-            figures = (self.figure(row, entry) for row in self.rows if not entry.shown.neutral)
+            figures = (
+                self.figure(row, entry)
+                for row in self.rows
+                if not entry.shown.neutral
+                and not self._useless.keys() & {*self.sources(row, entry.tasks)}
+            )
             means = [figure.mean for figure in figures if figure and math.isfinite(figure.mean)]
             texts = sorted({*map(entry.shown.show, means)}, key=float, reverse=entry.shown.higher)
             best, second, *_ = [*texts, None, None]
             leaders.append((best, second))
         return leaders
+
+    @cached_property
+    def _useless(self) -> dict[tuple[str, str], str]:
+        """Maps recipe and task to the best recipe, if that has over twice the accuracy."""
+        accuracy: dict[str, dict[str, float]] = {}
+        for result in self._used:
+            if own := [seed["acc"] for seed in result.test if "acc" in seed]:
+                accuracy.setdefault(result.task, {})[result.recipe] = statistics.fmean(own)
+        found: dict[tuple[str, str], str] = {}
+        for task, means in accuracy.items():
+            best = max(means, key=means.__getitem__)
+            lost = (recipe for recipe, mean in means.items() if mean < means[best] / 2)
+            found |= {(recipe, task): best for recipe in lost}
+        return found
 
     @cached_property
     def _used(self) -> list[StudyResult]:
@@ -605,6 +625,9 @@ class ComparisonTable:
                 seeds = f"{lost} of {many(len(result.charged), 'seed')}"
                 lost_on = f"lost more validation accuracy than allowed on {seeds}"
                 yield f"{result.recipe} on {result.task}: {lost_on}"
+            if best := self._useless.get((result.recipe, result.task)):
+                lost_to = f"less than half of the accuracy of {best}, so never marked as best"
+                yield f"{result.recipe} on {result.task}: {lost_to}"
             yield from _collapsed(result)
             if result.status == "finished" and result.trials_failed:
                 yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"

@@ -31,8 +31,8 @@ IMAGES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentatio
 CLASSES = "classes.json"
 MASK_MODES = ("1", "L", "P")
 LAYOUT = (
-    f"use PATH/{IMAGES}/<name>.jpg, PATH/{MASKS}/<name>.png (one class per pixel, 255 is void), "
-    f"PATH/{LISTS}/train.txt and optionally val.txt and test.txt, with one name per line"
+    f"use PATH/{IMAGES}/<name>.jpg, PATH/{MASKS}/<name>.png and "
+    f"PATH/{LISTS}/train.txt, val.txt, test.txt with a name per line"
 )
 
 Pairs = Sequence[tuple[Path, Path]]

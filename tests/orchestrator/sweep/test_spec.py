@@ -73,7 +73,7 @@ BAD = {
     ),
     "tuning an unknown parameter": GOOD.replace("{trials: 3}", "{tune: {mbls: [margn]}}"),
     "tuning besides the papers": GOOD.replace(
-        "{trials: 3}", "{budget: paper, tune: {mbls: [margin]}}"
+        "{trials: 3}", "{budget: paper, tune: {mbls: [weight]}}"
     ),
     "an unknown budget": GOOD.replace("{trials: 3}", "{budget: papers}"),
     "tuning on a grid": GOOD.replace("{trials: 3}", "{sampler: grid, tune: {mbls: [margin]}}"),

@@ -254,6 +254,20 @@ def test_the_best_is_bold_and_the_second_underlined_in_the_right_direction():
     assert cells["fl"] == ["<ins>92.00</ins>", "8.00", "<ins>0.2000</ins>"]
 
 
+def test_a_network_at_chance_is_never_best_and_a_note_says_why():
+    found = table_of(
+        study("ce", figures(0.90, 0.05, 0.1)),
+        study("ls", figures(0.45, 0.03, 0.2)),
+        study("au", figures(0.10, 0.01, 2.3)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert cells["au"] == ["10.00", "1.00", "2.3000"]
+    assert cells["ls"][1] == "**3.00**"
+    task = next(iter(found.results))[1]
+    (note,) = (line for line in found.notes() if "half" in line)
+    assert note == (f"au on {task}: less than half of the accuracy of ce, so never marked as best")
+
+
 def test_figures_equal_as_printed_share_a_mark():
     found = table_of(
         study("ce", figures(ece=0.050001)),
