@@ -100,7 +100,7 @@ def judge_claim(
 ) -> ClaimVerdict:
     """Test every pair of recipes of a claim by ``contrast``.
 
-    A claim on calibration applies only to networks that kept their accuracy: that of both recipes
+    A claim on calibration applies only to networks that kept their accuracy: for both recipes, it
     must be above twice chance, and at most ``TOLERANCE`` below their method alone, if that was run.
     Other pairs do not count in Holm's correction. A pair decides if its difference exceeds the
     margin at the 5% level, over seeds and test rows. One seed of trained networks never decides,
