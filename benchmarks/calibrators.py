@@ -1,4 +1,4 @@
-r"""Compares our calibrators with those of netcal, torch-uncertainty and probmetrics.
+r"""Compares our calibrators with calibrators of netcal, torch-uncertainty and probmetrics.
 
 Calibrators are fitted on the first half of each file of real network outputs and scored on the
 second half. The other libraries need their own environment:

@@ -26,7 +26,7 @@ COSTS = ("images_per_second", "wall_seconds", "peak_memory")
 
 
 class ReportModel(StrictModel):
-    """Where a night's verdict is reported, besides the folder of the night.
+    """Where a night's verdict is reported, in addition to the folder of the night.
 
     Attributes:
         markdown: Path of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.

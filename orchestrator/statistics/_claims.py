@@ -31,8 +31,8 @@ class PairVerdict:
 
     Attributes:
         better: The recipe that is claimed to be better.
-        values: The metric of both, the mean over seeds; fractions (nats for NLL).
-        accuracies: The accuracy of both, the mean over seeds.
+        values: Metric of both recipes, the mean over seeds; fractions (nats for NLL).
+        accuracies: Accuracy of both recipes, the mean over seeds.
         difference: ``better`` minus ``than``, with its own 95% interval over seeds and test rows.
         p: p-value with Holm's correction for all pairs of the claim; 1 if it was not tested.
         detectable: The smallest difference that such a comparison finds in 80% of cases.

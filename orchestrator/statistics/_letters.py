@@ -1,4 +1,4 @@
-"""The compact letter display: recipes that share a letter cannot be told apart."""
+"""The compact letter display: recipes that share a letter do not differ significantly."""
 
 from collections.abc import Collection, Sequence
 from string import ascii_letters

@@ -130,7 +130,7 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 
 
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
-    """Return the measure with bins of equal mass, which every resample cuts for its own rows.
+    """Return the measure with bins of equal mass; each resample has its own bin edges.
 
     An edge of ``aece`` is at a confidence or between it and the next one, so a bin always ends
     after that confidence and its equals: a rank determines it, whatever the edge's exact value.

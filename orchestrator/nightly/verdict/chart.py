@@ -92,9 +92,9 @@ class Chart:
 
     A night is *out* if its difference from the mean of the last ``window`` good nights is above the
     practical threshold and outside the control limit of Student's t for one more night. The noise
-    is that of each good night against the mean of the good nights before it, so steps and drifts do
-    not increase it. ``PRIOR_NIGHTS`` nights of assumed noise are added, so constant and very short
-    series need no special rule.
+    is measured between each good night and the mean of the good nights before it, so steps and
+    drifts do not increase it. ``PRIOR_NIGHTS`` nights of assumed noise are added, so constant and
+    very short series need no special rule.
 
     - Out once: the next night is judged without it. If the next night is not out, this one becomes
       a good night, clipped at ``CUT_ERRORS`` standard errors.

@@ -12,7 +12,7 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.limits import STAGES, Limits
 from orchestrator.nightly.verdict.series import first_place
 
-SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with those before.
+SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with the nights before.
 FEWEST = 10  # Minimum number of nights before them.
 MOST = 60  # Maximum number of nights before them that are used.
 CHANCE = 2e-4  # Error level of one stage on one span of nights.
