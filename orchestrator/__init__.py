@@ -1,8 +1,8 @@
 """Sweeps over calibration methods: specification, search, tracking, selection and tables.
 
 Packages from the lowest to the highest layer: ``sweep``, ``storage``, ``search``, ``tracking``,
-``logits``, ``tables``, ``statistics``, ``cluster``, ``executors``, ``running``, ``replay``, ``view``,
-``packages``, ``nightly``, ``cli``. Each imports only from the packages before it.
+``logits``, ``tables``, ``statistics``, ``cluster``, ``executors``, ``running``, ``replay``,
+``view``, ``packages``, ``nightly``, ``cli``. Each imports only from the packages before it.
 """
 
 import lazy_loader

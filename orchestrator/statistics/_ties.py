@@ -22,13 +22,13 @@ CLOSE = 1.25
 
 @dataclass(frozen=True)
 class Need:
-    """The further seeds or test rows that would separate two recipes, given their difference.
+    """The numbers of further seeds or test rows that would separate two recipes.
 
     Attributes:
         first, second: The recipes.
-        size: Their difference; fractions (nats for NLL).
-        seeds: Fewest and most further seeds; None if more seeds alone never suffice.
-        rows: The same for test rows.
+        size: The difference between the recipes; fractions (nats for NLL).
+        seeds: Smallest and largest number of seeds; None if more seeds alone never suffice.
+        rows: Smallest and largest number of test rows; None if more rows alone never suffice.
     """
 
     first: str
