@@ -356,7 +356,7 @@ def _check(metric: str) -> None:
 
 
 PUBLISHED = "the published default"
-DRAWS = 500  # The ends of an interval vary by about 6% of its width, in a quarter of the time.
+DRAWS = 500  # The ends of an interval vary by about 6% of its width.
 
 
 def search_gains(

@@ -17,7 +17,7 @@ from trainables.store.artifacts import ArtifactStore
 
 SCORE = "nll"
 RIVALS = ("ece", "augrc", "aps_90_size")
-NAMED = 3  # Most pairs of recipes in a line.
+NAMED = 3  # Maximum number of pairs of recipes in a line.
 
 
 class Answer(NamedTuple):

@@ -12,7 +12,7 @@ from trainables.common.later import Tensor, torch
 from trainables.metrics import Rows, bin_index, rows_or_value, width_edges
 
 BINS = 15  # Same as in the test metrics of evaluations.
-BLOCK = 1 << 23  # Most numbers per matrix product.
+BLOCK = 1 << 23  # Maximum size of the factor in a matrix product.
 
 
 class Resampled(NamedTuple):
