@@ -1,9 +1,9 @@
-"""Calibrators of other libraries behind one signature, and how any of them is timed.
+"""Times calibrators of other libraries behind one signature.
 
-It runs in the environment of those libraries and imports nothing of calsweep, so that neither
-side's requirements bind the other. ``_calibrator_peers.py versions`` prints the installed versions;
-``_calibrator_peers.py fit LOGITS.npz ROWS NAME ...`` fits each on the first ROWS rows and maps the
-others.
+This script runs in an environment with these libraries and does not import calsweep, so that their
+requirements cannot conflict. ``_calibrator_peers.py versions`` prints the installed versions;
+``_calibrator_peers.py fit LOGITS.npz ROWS NAME ...`` fits each calibrator on the first ROWS rows
+and maps the other rows.
 """
 
 import argparse
@@ -58,12 +58,12 @@ def probmetrics_fit(name: str, logits: np.ndarray, labels: np.ndarray) -> Map:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return float64 probabilities (N, K): in float32, netcal's solver stops where it starts."""
+    """Return float64 probabilities (N, K); in float32, netcal's solver stops at its start."""
     return torch.from_numpy(logits).double().softmax(1).numpy()
 
 
 def log(probabilities: np.ndarray) -> np.ndarray:
-    """Return the logarithms of probabilities, which are cut off at 1e-12."""
+    """Return the logarithms of probabilities, clipped from below at 1e-12."""
     return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), TINY))
 
 
@@ -72,9 +72,9 @@ class Peer:
     """One calibrator of another library.
 
     Attributes:
-        distribution: The distribution to install.
-        family: The calibrator of ours that it is compared with.
-        fit: How it is fitted.
+        distribution: Name of the package to install.
+        family: Name of our calibrator to compare with.
+        fit: Function that fits it.
     """
 
     distribution: str
@@ -109,7 +109,7 @@ PEERS = {
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each library that is installed, torch included."""
+    """Return the versions of the installed libraries, including torch."""
     found = {"torch": torch.__version__}
     for distribution in sorted({peer.distribution for peer in PEERS.values()}):
         try:
@@ -121,14 +121,14 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a fit and a mapping cost.
+    """The cost of fitting a calibrator and of mapping rows.
 
     Attributes:
-        name: Of the fitted calibrator.
-        fit: Seconds of the processor for the fit.
-        apply: Seconds of the processor for the mapping.
-        waited: Seconds that passed in both.
-        peak: Most memory above the process with its logits, in KiB.
+        name: Name of the fitted calibrator.
+        fit: CPU seconds for the fit.
+        apply: CPU seconds for the mapping.
+        waited: Wall-clock seconds for both.
+        peak: Peak memory in KiB, minus the memory of the process with its logits.
     """
 
     name: str
@@ -139,14 +139,14 @@ class Cost:
 
 
 def measure(name: str, fit: Fit, path: Path, rows: int, out: Path | None = None) -> Cost:
-    """Fit on the first rows of a file, map the others, and write their log-probabilities.
+    """Fit on the first rows of a file, map the other rows, and write their log-probabilities.
 
     Args:
-        name: Of the calibrator to fit.
-        fit: How.
-        path: A ``.npz`` of ``logits`` and ``labels``.
-        rows: How many rows the fit sees.
-        out: Folder of the ``NAME.npy`` to write; None writes nothing.
+        name: Name of the calibrator.
+        fit: Function that fits it.
+        path: A ``.npz`` file with ``logits`` and ``labels``.
+        rows: Number of rows to fit on.
+        out: Folder for ``NAME.npy``; None writes nothing.
     """
     with np.load(path) as file:
         logits, labels = file["logits"], file["labels"]
@@ -164,13 +164,13 @@ def measure(name: str, fit: Fit, path: Path, rows: int, out: Path | None = None)
 
 
 def memory(field: str, process: str = "self") -> float:
-    """Return a field of a process's status, in KiB."""
+    """Return a field of ``/proc/PROCESS/status`` in KiB."""
     text = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return float(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
 
 
 def main() -> None:
-    """Print the versions, or fit peers and print what each costs, as JSON."""
+    """Print the versions, or fit peers and print their costs, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("versions")

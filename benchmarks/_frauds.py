@@ -1,7 +1,7 @@
-"""Frauds and mistakes planted in honest packages, each made consistent as far as its kind goes.
+"""Frauds and mistakes to plant in honest packages; apart from the fraud, packages are consistent.
 
-``FRAUDS`` are functions of a ``Forge``. Most write the derived files again, as a
-forger with this very program would, so that nothing but the claim itself is wrong.
+``FRAUDS`` are functions of a ``Forge``. Most of them write the derived files again, as a forger
+with this program would do, so that only the claim itself is wrong.
 """
 
 import json
@@ -57,12 +57,12 @@ class Forge:
 
     @property
     def package(self) -> Package:
-        """Return the package as it is now."""
+        """Return the package in its current state."""
         return Package(self.folder)
 
     @property
     def journal(self) -> Path:
-        """Return its journal."""
+        """Return the path of the package's journal."""
         return next((self.folder / JOURNALS).iterdir())
 
     def events(self) -> list[Event]:
@@ -70,21 +70,21 @@ class Forge:
         return list(iterate_events(self.journal, kinds=None))
 
     def tell(self, events: list[Event]) -> None:
-        """Write another journal, and all that follows from it."""
+        """Replace the journal's events, and write the derived files again."""
         self.journal.write_bytes(b"".join(map(to_line, events)))
         derive(self.package)
 
     def cell(self) -> Cell:
-        """Return some cell."""
+        """Return a random cell."""
         return self.die.choice(self.package.cells)
 
     def some(self) -> tuple[Cell, RowPredictions]:
-        """Return some cell and its predictions."""
+        """Return a random cell and its predictions."""
         cell = self.cell()
         return cell, self.rows(cell)
 
     def searched(self) -> Cell:
-        """Return some cell of a study that searched, of the search's own seed."""
+        """Return a random cell of a study with a search, on the seed of the search."""
         cells = [c for c in self.package.cells if c.study.trials > 1 and c.trial.role == "search"]
         return self.die.choice(cells)
 
@@ -99,7 +99,7 @@ class Forge:
     def claim(
         self, cell: Cell, rows: RowPredictions, figures: dict[str, float] | None = None
     ) -> None:
-        """Put other predictions, and the figures that follow from them, in a cell's place."""
+        """Replace a cell's predictions, and its figures by those of ``rows`` (or ``figures``)."""
         rows.save(self.path(cell))
         told = figures or evaluation_report(rows.logits, rows.labels)
         events = self.events()
@@ -110,7 +110,7 @@ class Forge:
         self.tell(events)
 
     def suite_figures(self, cell: Cell, rows: RowPredictions, event: Evaluated) -> dict[str, float]:
-        """Return the figures on other images that predictions and stored confidences give."""
+        """Compute the figures on other images from predictions and stored confidences."""
         path = self.folder / SUITES / f"{cell.trial.key}.npz"
         if not path.is_file():
             return {}
@@ -122,7 +122,7 @@ class Forge:
 
 
 def edited_table(forge: Forge) -> None:
-    """Another figure in table.csv alone."""
+    """A changed figure in table.csv only."""
     path = forge.folder / TABLE
     text = path.read_text()
     digit = next(i for i in range(text.index("finished"), len(text)) if text[i : i + 2] == "0.") + 3
@@ -130,7 +130,7 @@ def edited_table(forge: Forge) -> None:
 
 
 def edited_cells(forge: Forge) -> None:
-    """Another figure in cells.json alone."""
+    """A changed figure in cells.json only."""
     path = forge.folder / CELLS
     cells = json.loads(path.read_text())
     forge.die.choice(cells)["figures"]["ece"] *= 0.5
@@ -138,7 +138,7 @@ def edited_cells(forge: Forge) -> None:
 
 
 def damaged_predictions(forge: Forge) -> None:
-    """Some bytes of a file of predictions that were lost on the way."""
+    """A file of predictions with some overwritten bytes."""
     path = forge.path(forge.cell())
     content = bytearray(path.read_bytes())
     start = forge.die.randrange(100, len(content) - 300)
@@ -155,14 +155,14 @@ def edited_figures(forge: Forge) -> None:
 
 
 def other_bins(forge: Forge) -> None:
-    """Errors over another number of bins, called what those over 15 are."""
+    """Errors computed with another number of bins, published as errors with 15 bins."""
     cell, rows = forge.some()
     bins = forge.die.choice([5, 10, 20, 30])
     forge.claim(cell, rows, evaluation_report(rows.logits, rows.labels, bins=bins))
 
 
 def other_bins_said(forge: Forge) -> None:
-    """A package that says another number of bins of itself."""
+    """A header with another number of bins."""
     header = json.loads((forge.folder / HEADER).read_text())
     header["bins"] = forge.die.choice([10, 20])
     (forge.folder / HEADER).write_text(json.dumps(header))
@@ -170,7 +170,7 @@ def other_bins_said(forge: Forge) -> None:
 
 
 def other_labels(forge: Forge) -> None:
-    """Labels that some wrong predictions meet."""
+    """Some labels changed to the wrong predictions."""
     cell, rows = forge.some()
     labels, guess = rows.labels.clone(), rows.logits.argmax(1)
     wrong = (guess != labels).nonzero()[:, 0].tolist()
@@ -186,7 +186,7 @@ def _kept(rows: RowPredictions, order: Tensor) -> RowPredictions:
 
 
 def dropped_rows(forge: Forge) -> None:
-    """Test data without some rows that are hard."""
+    """Test data without some difficult rows."""
     cell, rows = forge.some()
     loss = -rows.logits.gather(1, rows.labels[:, None])[:, 0]
     order = loss.argsort()[: -forge.die.randint(1, 10)].sort().values
@@ -194,7 +194,7 @@ def dropped_rows(forge: Forge) -> None:
 
 
 def duplicated_rows(forge: Forge) -> None:
-    """Some easy rows twice, instead of hard ones."""
+    """Some easy rows twice, instead of difficult rows."""
     cell, rows = forge.some()
     order = (-rows.logits.gather(1, rows.labels[:, None])[:, 0]).argsort()
     count = forge.die.randint(1, 10)
@@ -202,14 +202,14 @@ def duplicated_rows(forge: Forge) -> None:
 
 
 def shuffled_rows(forge: Forge) -> None:
-    """The same rows in another order: each figure is right, and row by row nothing is."""
+    """The same rows in another order: all figures are right, but the rows do not match the data."""
     cell, rows = forge.some()
     order = torch.tensor(forge.die.sample(range(len(rows.labels)), len(rows.labels)))
     forge.claim(cell, _kept(rows, order))
 
 
 def other_split(forge: Forge) -> None:
-    """Another split of the data than the one that was computed on."""
+    """Another split of the data than the one that was used."""
     seed, events = forge.die.randint(1, 1000), forge.events()
     for event in events:
         if isinstance(event, SweepStarted):
@@ -224,7 +224,7 @@ def other_split(forge: Forge) -> None:
 
 
 def edited_split(forge: Forge) -> None:
-    """Row numbers of a split by which test rows were trained on."""
+    """A split in which a test row is also a training row."""
     path = next((forge.folder / "splits").iterdir())
     with np.load(path) as found:
         parts = {name: found[name].copy() for name in found.files}
@@ -234,7 +234,7 @@ def edited_split(forge: Forge) -> None:
 
 
 def other_revision(forge: Forge) -> None:
-    """Another code revision than the one that computed it."""
+    """Another code revision than the one that computed the package."""
     commit, events = f"{forge.die.randrange(16**40):040x}", forge.events()
     for event in events:
         if isinstance(event, SweepStarted):
@@ -243,7 +243,7 @@ def other_revision(forge: Forge) -> None:
 
 
 def tuned_on_test(forge: Forge) -> None:
-    """The trial of a search that is best on test data, said to have been chosen on validation."""
+    """The trial that is best on test data, published as the choice on validation data."""
     cell, stored = forge.searched(), StoredSweep.open(forge.root, forge.sweep)
     data = stored.data_of(cell.study, cell.trial.seed)
     figures = {}
@@ -277,13 +277,13 @@ def fitted_on_test(forge: Forge) -> None:
     cell, rows = forge.some()
     fitted = build_calibrator("ts").fit(rows.logits, rows.labels)
     logits = fitted(rows.logits).log_softmax(1).to(rows.logits.dtype)
-    if torch.allclose(logits, rows.logits, atol=1e-4):  # It was as good as can be already.
+    if torch.allclose(logits, rows.logits, atol=1e-4):  # The temperature was optimal already.
         logits = (1.2 * rows.logits).log_softmax(1)
     forge.claim(cell, replace(rows, logits=logits))
 
 
 def trained_on_test(forge: Forge) -> None:
-    """Predictions of a network that has seen some test rows in training."""
+    """Predictions of a network that was trained on some test rows."""
     cell, rows = forge.some()
     logits = rows.logits.clone()
     for row in forge.die.sample(range(len(logits)), len(logits) // 10):
@@ -292,9 +292,9 @@ def trained_on_test(forge: Forge) -> None:
 
 
 def swapped_predictions(forge: Forge) -> None:
-    """Predictions and figures of two cells in each other's place."""
+    """Two cells with swapped predictions and figures."""
     one, rows = forge.some()
-    # Two methods may come to the same network: then nothing would be swapped.
+    # Two methods may train the same network; swapping these would change nothing.
     differing = [c for c in forge.package.cells if not forge.rows(c).logits.equal(rows.logits)]
     other = forge.die.choice(differing)
     others = forge.rows(other)
@@ -303,7 +303,7 @@ def swapped_predictions(forge: Forge) -> None:
 
 
 def copied_seed(forge: Forge) -> None:
-    """The predictions of one seed, used for another seed too."""
+    """The predictions of one seed, copied to another seed."""
     cells = forge.package.cells
     one = forge.cell()
     same = [c for c in cells if c.study.name == one.study.name and c.trial.seed != one.trial.seed]
@@ -312,7 +312,7 @@ def copied_seed(forge: Forge) -> None:
 
 
 def edited_configuration(forge: Forge) -> None:
-    """Another value of a hyper-parameter than the one that was computed with."""
+    """Another value of a hyper-parameter than the one that was used."""
     cell, events = forge.searched(), forge.events()
     for event in events:
         if isinstance(event, TrialStarted) and event.configuration == cell.trial.configuration:
@@ -326,7 +326,7 @@ def edited_configuration(forge: Forge) -> None:
 
 
 def hidden_trial(forge: Forge) -> None:
-    """A search with one trial that it hides."""
+    """A search without one of its trials."""
     cell, events = forge.searched(), forge.events()
     others = [t.key for t in cell.study.searched if t.key != cell.trial.key and t.number > 0]
     key = forge.die.choice(others)
@@ -346,7 +346,7 @@ def more_trials(forge: Forge) -> None:
 
 
 def failed_rival(forge: Forge) -> None:
-    """A trial of a rival that is said to have failed."""
+    """A trial that was not chosen, published as failed."""
     cell, events = forge.searched(), forge.events()
     others = [t.key for t in cell.study.searched if t.key != cell.trial.key]
     key = forge.die.choice(others)
@@ -365,7 +365,7 @@ def failed_rival(forge: Forge) -> None:
 
 
 def lost_rival(forge: Forge) -> None:
-    """A trial of a rival that is said to have been lost by a machine."""
+    """A trial that was not chosen, published as lost by a machine."""
     cell, events = forge.searched(), forge.events()
     key = forge.die.choice([t.key for t in cell.study.searched if t.key != cell.trial.key])
     for event in events:
@@ -375,14 +375,14 @@ def lost_rival(forge: Forge) -> None:
 
 
 def another_class(forge: Forge) -> None:
-    """A class more than the data have, which no row is of and class-wise errors gain by."""
+    """An additional class without rows, which lowers class-wise errors."""
     cell, rows = forge.some()
     empty = torch.full((len(rows.logits), 1), -30.0, dtype=rows.logits.dtype)
     forge.claim(cell, replace(rows, logits=torch.cat([rows.logits, empty], dim=1)))
 
 
 def edited_validation(forge: Forge) -> None:
-    """Better validation figures than those of the trial, so that its choice seems right."""
+    """Better validation figures of the chosen trial, so that the choice seems right."""
     cell, events = forge.searched(), forge.events()
     factor = forge.die.uniform(0.6, 0.95)
     for event in events:
@@ -394,7 +394,7 @@ def edited_validation(forge: Forge) -> None:
 
 
 def missing_seed(forge: Forge) -> None:
-    """A table without a seed that was computed."""
+    """A table without one of the computed seeds."""
     cells = [c for c in forge.package.cells if c.trial.role == "seed"]
     cell = forge.die.choice(cells)
     forge.path(cell).unlink()
@@ -403,7 +403,7 @@ def missing_seed(forge: Forge) -> None:
 
 
 def pickled_objects(forge: Forge) -> None:
-    """A file of predictions with a pickled object in it."""
+    """A file of predictions with a pickled object."""
     cell, rows = forge.some()
     parts = {"labels": rows.labels.numpy(), "rows": rows.rows.numpy(), "seed": np.array(rows.seed)}
     words = {"task": np.array(rows.task), "recipe": np.array([{"code": 1}], dtype=object)}
@@ -422,7 +422,7 @@ def better_suite(forge: Forge) -> None:
 
 
 def lower_confidences(forge: Forge) -> None:
-    """Lower confidences on other images than the network has, and the figures that they give."""
+    """Lower confidences on other images, with the figures that they give."""
     events, cell = forge.events(), forge.cell()
     path = forge.folder / SUITES / f"{cell.trial.key}.npz"
     with np.load(path) as found:
@@ -435,7 +435,7 @@ def lower_confidences(forge: Forge) -> None:
 
 
 def nearly_copied_seed(forge: Forge) -> None:
-    """The predictions of one seed, slightly changed, used for another seed too."""
+    """The predictions of one seed, slightly changed and copied to another seed."""
     one, other = _two_seeds(forge)
     rows = forge.rows(one)
     noise = 1e-8 * torch.rand(rows.logits.shape, generator=torch.Generator().manual_seed(0))
@@ -443,7 +443,7 @@ def nearly_copied_seed(forge: Forge) -> None:
 
 
 def copied_method(forge: Forge) -> None:
-    """The predictions of one method, used for another method too."""
+    """The predictions of one method, copied to another method."""
     cells = [c for c in forge.package.cells if "+" not in c.study.recipe]
     one = forge.die.choice(cells)
     same = [c for c in cells if c.trial.seed == one.trial.seed and c.study.name != one.study.name]
@@ -452,7 +452,7 @@ def copied_method(forge: Forge) -> None:
 
 
 def copied_validation(forge: Forge) -> None:
-    """Validation rows and figures of one seed, used for another seed too."""
+    """The validation rows and figures of one seed, copied to another seed."""
     one, other = _two_seeds(forge)
     events, places = forge.events(), [forge.package.rows_of(c.trial) for c in (one, other)]
     rows = replace(RowPredictions.read(places[0]), seed=other.trial.seed)
@@ -474,7 +474,7 @@ def _two_seeds(forge: Forge) -> tuple[Cell, Cell]:
 
 
 def other_accuracy(forge: Forge) -> None:
-    """Some classes that a calibrator changed, which keeps the class of every row."""
+    """A changed class in the predictions of a calibrator that keeps all classes."""
     cells = [c for c in forge.package.cells if c.study.recipe.endswith("+ts")]
     cell = forge.die.choice(cells or forge.package.cells)
     rows = forge.rows(cell)
@@ -485,7 +485,7 @@ def other_accuracy(forge: Forge) -> None:
 
 
 def other_name(forge: Forge) -> None:
-    """Another name of the sweep than its file gives, with terminal codes and markup."""
+    """Another name of the sweep than in the sweep file, with terminal codes and markup."""
     events = forge.events()
     for event in events:
         if isinstance(event, SweepStarted):
@@ -494,21 +494,21 @@ def other_name(forge: Forge) -> None:
 
 
 def unprintable_license(forge: Forge) -> None:
-    """A license that clears the terminal of whoever reads it."""
+    """A license with a terminal code that clears the screen."""
     header = json.loads((forge.folder / HEADER).read_text())
     (forge.folder / HEADER).write_text(json.dumps({**header, "license": "MIT\x1b[2J"}))
     derive(forge.package)
 
 
 def unknown_header_key(forge: Forge) -> None:
-    """A key in the package's own description that no package has."""
+    """An unknown key in the package's header."""
     header = json.loads((forge.folder / HEADER).read_text())
     (forge.folder / HEADER).write_text(json.dumps({**header, "certified_by": "nobody"}))
     derive(forge.package)
 
 
 def unknown_event_key(forge: Forge) -> None:
-    """A key in an event of the journal that no event has."""
+    """An unknown key in an event of the journal."""
     lines = forge.journal.read_bytes().splitlines(keepends=True)
     place = forge.die.randrange(len(lines))
     content = lines[place][:-SEAL_BYTES] + b',"certified_by":"nobody"'
@@ -518,7 +518,7 @@ def unknown_event_key(forge: Forge) -> None:
 
 
 def unknown_nested_key(forge: Forge) -> None:
-    """A key within an event's field that no such field has."""
+    """An unknown key in a nested field of an event."""
     events, kind = forge.events(), forge.die.choice(["provenance", "hardware", "computed"])
     for event in events:
         if isinstance(event, SweepStarted) and kind == "provenance":
@@ -531,7 +531,7 @@ def unknown_nested_key(forge: Forge) -> None:
 
 
 def unknown_metric(forge: Forge) -> None:
-    """A validation figure that nothing computes."""
+    """A validation figure with an unknown name."""
     cell, events = forge.cell(), forge.events()
     for event in events:
         if isinstance(event, TrialFinished) and event.key == cell.trial.key:
@@ -540,7 +540,7 @@ def unknown_metric(forge: Forge) -> None:
 
 
 def edited_rival(forge: Forge) -> None:
-    """Another figure of a trial that was not chosen, which the search does not look at."""
+    """A changed figure of a trial that was not chosen; the search does not use it."""
     cell, events = forge.searched(), forge.events()
     key = forge.die.choice([t.key for t in cell.study.searched if t.key != cell.trial.key])
     name = forge.die.choice(["val_brier", "val_ece", "val_mce", "val_cwece"])
@@ -551,7 +551,7 @@ def edited_rival(forge: Forge) -> None:
 
 
 def torn_journal(forge: Forge) -> None:
-    """Half a line more at the end of the journal."""
+    """An additional incomplete line at the end of the journal."""
     lines = forge.journal.read_bytes().splitlines(keepends=True)
     torn = forge.die.choice(lines)
     forge.journal.write_bytes(b"".join([*lines, torn[: forge.die.randrange(1, len(torn) - 1)]]))
@@ -559,7 +559,7 @@ def torn_journal(forge: Forge) -> None:
 
 
 def repeated_event(forge: Forge) -> None:
-    """Two different outcomes of one trial; the last one counts."""
+    """Two different outcomes of the same trial."""
     events, key = forge.events(), forge.searched().trial.key
     place = next(n for n, e in enumerate(events) if isinstance(e, TrialFinished) and e.key == key)
     told = events[place]
@@ -569,14 +569,14 @@ def repeated_event(forge: Forge) -> None:
 
 
 def event_of_no_trial(forge: Forge) -> None:
-    """The outcome of a trial that never began."""
+    """The outcome of a trial that was never started."""
     events, key = forge.events(), f"{forge.die.randrange(16**64):064x}"
     finished = next(event for event in events if isinstance(event, TrialFinished))
     forge.tell([*events[:-1], replace(finished, key=key), events[-1]])
 
 
 def other_study_said(forge: Forge) -> None:
-    """Test figures whose line names another study, or another seed, than the trial's."""
+    """Test figures with another study or another seed than the trial's."""
     events, cell = forge.events(), forge.cell()
     wrong = forge.die.choice([{"study": "digits/tiny|best"}, {"seed": cell.trial.seed + 1}])
     forge.tell(

@@ -1,4 +1,4 @@
-"""Machine and images of a measurement, for the scripts that time trainings."""
+"""Machine description and images for the scripts that time trainings."""
 
 import io
 import os
@@ -42,7 +42,7 @@ def _processor() -> str:
 
 
 def crops_a_second(count: int = 256) -> float:
-    """Return the crops of whole JPEG images (500 x 375) that a second of a processor gives."""
+    """Return the number of crops of JPEG images (500 x 375) per CPU second."""
     generator = np.random.default_rng(0)
     contents = np.empty(count, object)
     for row in range(count):
@@ -57,7 +57,7 @@ def crops_a_second(count: int = 256) -> float:
 
 
 def training_images(path: Path | None, count: int) -> tuple[RowArrays, DatasetInfo]:
-    """Return ``count`` training images of an .npz file, or random ones of CIFAR-10's form."""
+    """Return ``count`` training images of an .npz file, or random images in CIFAR-10's format."""
     if path is not None:
         source = read_source(f"npz:{path}", ".")
         arrays = RowArrays(source.train.read(0, count), source.train.labels[:count])
@@ -84,7 +84,7 @@ def training_images(path: Path | None, count: int) -> tuple[RowArrays, DatasetIn
 def macal_heads(
     count: int, views: list[Tensor], labels: Tensor, classes: int, device: torch.device
 ) -> list[HeadTrainer]:
-    """Return trainers of MaC-Cal heads of one width on views (N, D), whose gammas differ."""
+    """Return ``count`` trainers of MaC-Cal heads with different gammas, on features (N, D)."""
     return [
         HeadTrainer(
             build_refinement("macal", epochs=2, gamma=0.9 + 0.001 * number),
@@ -102,7 +102,7 @@ def macal_heads(
 
 
 def clock(device: torch.device) -> float:
-    """Return the time on the wall, all work of a GPU done."""
+    """Return the wall-clock time in seconds, after the GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

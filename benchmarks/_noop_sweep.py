@@ -1,4 +1,4 @@
-"""A sweep of trials that compute nothing, through the driver's own path: journaled and tracked."""
+"""Runs a sweep of trials that compute nothing, with calsweep's driver, journal and tracking."""
 
 import time
 from collections.abc import Callable
@@ -15,13 +15,13 @@ JUDGED = {"val_nll": 0.125, "val_acc": 0.875}
 
 @dataclass(frozen=True)
 class NoOpSweep:
-    """The result of one.
+    """The result of a sweep of trials that compute nothing.
 
     Attributes:
-        journal: Its journal.
+        journal: Path of the journal.
         searched: Seconds until the last trial had ended.
-        delivered: Seconds until the tracking store had everything.
-        grown: Megabytes by which the driver grew until the last trial had ended.
+        delivered: Seconds until everything was in the tracking store.
+        grown: Growth of the driver's memory until the last trial had ended, in megabytes.
     """
 
     journal: Path
@@ -47,7 +47,7 @@ def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dic
 def run_no_ops(
     trainable: type, sweep: str, watch: Callable[[Any, Any], None] = lambda state, shipper: None
 ) -> NoOpSweep:
-    """Search with ``trainable`` in the place of the worker's, and wait until all is delivered.
+    """Run a search with ``trainable`` instead of the worker's; wait until all is delivered.
 
     Args:
         trainable: Class that reports like ``JobTrainable``.

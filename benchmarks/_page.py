@@ -1,4 +1,4 @@
-"""Common parts of the scripts' pages: options, setting, tables, and output."""
+"""Common parts of the benchmark scripts: options, machine, tables, and result pages."""
 
 import argparse
 import csv
@@ -16,7 +16,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 
 
 def options(doc: str | None, out: str = "Markdown file to write") -> argparse.ArgumentParser:
-    """Return a parser of the command line that has ``--out``."""
+    """Return a command-line parser with the option ``--out``."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--out", type=Path, help=out)
     return parser
@@ -29,16 +29,16 @@ def publish(
     out: Path | None,
     files: Mapping[str, Table] = MappingProxyType({}),
 ) -> None:
-    """Print a result page and its further tables, and write them if ``out`` says where.
+    """Print a result page, and write it and its further tables to ``out`` unless that is None.
 
     The answer, three lines below the question, is written by hand.
 
     Args:
         question: The heading.
-        lines: The table and what a reader needs for it.
+        lines: The table and its explanation.
         place: Hardware and versions.
         out: The Markdown file.
-        files: Suffix to table: each is a CSV file next to ``out``, ``SUFFIX`` after its name.
+        files: Maps a suffix to a table, which is written next to ``out`` as ``STEMSUFFIX.csv``.
     """
     stem = out.stem if out else "page"
     named = {f"{stem}{suffix}.csv": table for suffix, table in files.items()}
@@ -55,7 +55,7 @@ def publish(
 
 
 def _command() -> str:
-    """Return the command line without ``--out``, which says nothing about the figures."""
+    """Return the command line without ``--out``, which does not affect the figures."""
     words = sys.argv[1:]
     if "--out" in words:
         place = words.index("--out")
@@ -71,7 +71,7 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[objec
 
 
 def setting(*packages: str) -> str:
-    """Return cores, and the versions of Python and some packages."""
+    """Return the number of CPU cores, and the versions of Python and ``packages``."""
     versions = (f"{name} {version(name)}" for name in packages)
     python = f"Python {platform.python_version()}"
     return ", ".join([f"{os.cpu_count()} CPU cores", python, *versions])
@@ -88,6 +88,6 @@ def row(cells: Iterable[object]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> list[str]:
-    """Return the lines of a Markdown table; all after ``texts`` are aligned right."""
+    """Return the lines of a Markdown table; columns after the first ``texts`` are right-aligned."""
     rule = ["---"] * texts + ["---:"] * (len(columns) - texts)
     return [row(columns), row(rule), *map(row, rows)]

@@ -1,8 +1,8 @@
-"""The training loop of the papers' repositories, written plainly, for comparison with our engine.
+"""A plain version of the training loop in the papers' repositories, to compare with our engine.
 
 A ``DataLoader`` with workers augments one PIL image after the other with torchvision; every step
 moves a float32 batch to the device and reads the loss back. Network, order of the layers and the
-optimiser's arithmetic are those of the engine.
+optimiser's arithmetic are the same as in the engine.
 """
 
 import torch
@@ -38,11 +38,11 @@ class PlainLoop:
     Args:
         model: Name of the network.
         arrays: The training images.
-        info: The data set's facts.
-        protocol: SGD's epochs, rate and batch size.
-        seed: Decides the initial weights, the order and the augmentation.
-        device: Where to train.
-        workers: Processes that augment; 0 augments in this one.
+        info: Description of the data set.
+        protocol: Epochs, learning rate and batch size of SGD.
+        seed: Seed of the initial weights, the order and the augmentation.
+        device: The device to train on.
+        workers: Number of processes that augment; 0 augments in this process.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PlainLoop:
         )
 
     def train_epoch(self) -> float:
-        """Run one epoch; return its loss, the mean over the rows."""
+        """Run one epoch; return its mean loss over the rows."""
         self.network.train()
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._protocol, self.epoch)

@@ -1,4 +1,4 @@
-"""MLflow on the loopback, for as long as a measurement takes."""
+"""Runs an MLflow server on the loopback during a measurement."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nothing listens on."""
+    """Return a free port of the loopback."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -27,10 +27,10 @@ def mlflow_server(
     """Run an MLflow server; yield its address and the number of its first process.
 
     Args:
-        folder: Where it runs, and writes ``server.log``.
-        options: For ``mlflow server``, besides host and port.
-        mlflow: The program of another installation.
-        environment: More variables for it.
+        folder: The server's current folder, with its ``server.log``.
+        options: Options of ``mlflow server`` in addition to host and port.
+        mlflow: The MLflow program of another installation.
+        environment: Additional environment variables.
     """
     port, log = free_port(), folder / "server.log"
     command = [mlflow] if mlflow else [sys.executable, "-m", "mlflow"]

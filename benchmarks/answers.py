@@ -22,7 +22,7 @@ UNIT = [sys.executable, "-c", "import torch"]
 
 
 def make(root: Path) -> None:
-    """Store a sweep of many trials that has not ended, and two sweep files, one of them wrong."""
+    """Write an unfinished sweep with many trials, a valid sweep file and an invalid one."""
     demo = Path(__file__).parents[1] / "orchestrator/examples/demo.yaml"
     text = demo.read_text(encoding="utf-8")
     (root / "demo.yaml").write_text(text, encoding="utf-8")
@@ -51,7 +51,7 @@ def make(root: Path) -> None:
 
 
 def seconds(command: list[str], folder: Path, code: int = 0) -> float:
-    """Return the seconds of a process, which must end with the exit code."""
+    """Return the seconds that a process takes; its exit code must be ``code``."""
     started = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     taken = time.perf_counter() - started
@@ -60,7 +60,7 @@ def seconds(command: list[str], folder: Path, code: int = 0) -> float:
 
 
 def commands(root: Path, times: int) -> list[tuple[str, ...]]:
-    """Run each command several times, each time after the import that it is compared with."""
+    """Run each command several times, each time after the import with which it is compared."""
     rows = []
     for name in COMMANDS:
         command = [sys.executable, "-m", "orchestrator", *name.split()]
@@ -72,7 +72,7 @@ def commands(root: Path, times: int) -> list[tuple[str, ...]]:
 
 
 def pages(root: Path, times: int) -> list[str]:
-    """Ask the server for each page several times, and for its memory."""
+    """Time several requests for each page of the server, and measure its memory."""
     command = [sys.executable, "-m", "orchestrator", "ui", "--port", "0"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as server:
         try:

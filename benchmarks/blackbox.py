@@ -1,8 +1,8 @@
-"""A blackbox made here: whether it answers as the live sweep did, and how long searches of it take.
+"""Checks whether a blackbox answers as the live sweep did, and times searches on it.
 
-Make it as ``python benchmarks/blackbox.py --make``, which runs the sweep below, and measure it as
-``python benchmarks/blackbox.py --out benchmarks/results/blackbox.md``. The searches
-use the reader on the page ``docs/travel.md``, which only needs NumPy and Optuna.
+``python benchmarks/blackbox.py --make`` runs the sweep below and writes its blackbox; ``python
+benchmarks/blackbox.py --out benchmarks/results/blackbox.md`` measures it. The searches use the
+reader on the page ``docs/travel.md``, which needs only NumPy and Optuna.
 """
 
 import json
@@ -58,7 +58,7 @@ def reader() -> dict[str, Any]:
 
 
 def gap(path: Path, about: dict[str, Any], names: dict[str, Any]) -> float:
-    """Return by how much answers at recorded configurations differ from the live sweep's."""
+    """Return the largest difference from the live sweep's NLL at recorded configurations."""
     gaps = []
     for number, study in enumerate(about["studies"]):
         blackbox = names["Blackbox"](path, number)
@@ -72,7 +72,7 @@ def gap(path: Path, about: dict[str, Any], names: dict[str, Any]) -> float:
 def searched(
     path: Path, studies: int, names: dict[str, Any], sampler: Callable[[int], Any]
 ) -> tuple[float, float]:
-    """Search a thousand times; return seconds of the clock and of the processor."""
+    """Run ``SEARCHES`` searches; return wall-clock seconds and CPU seconds."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     boxes = [names["Blackbox"](path, number) for number in range(studies)]
     began, spent = time.perf_counter(), time.process_time()

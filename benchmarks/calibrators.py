@@ -1,7 +1,7 @@
-r"""Compares calibrators with those of netcal, torch-uncertainty and probmetrics.
+r"""Compares our calibrators with calibrators of netcal, torch-uncertainty and probmetrics.
 
-Fits on the first half of each file of real network outputs, scores the second. The peers live in an
-environment of their own:
+Calibrators are fitted on the first half of each file of real network outputs and scored on the
+second half. The other libraries need their own environment:
 
     python -m venv peers
     peers/bin/pip install --upgrade pip
@@ -9,11 +9,11 @@ environment of their own:
     python benchmarks/calibrators.py ../shared/data/logits --peers peers/bin/python \
         --out benchmarks/results/calibrators.md
 
-With ``--large`` it measures time and memory on made-up logits of 50,000 rows and 1000 classes
-instead, of each recipe and of each peer in a process of its own.
+``--large`` instead measures time and memory on synthetic logits of 50,000 rows and 1000 classes;
+each recipe and each peer runs in its own process.
 
-With ``--few 300 1000 5000`` it fits every calibrator on so many rows, and probmetrics' SVS and SMS
-on the same ones:
+``--few 300 1000 5000`` fits every calibrator on these numbers of rows, and probmetrics' SVS and SMS
+on the same rows:
 
     OMP_NUM_THREADS=1 python benchmarks/calibrators.py ../shared/data/logits --few 300 1000 5000 \
         --peers peers/bin/python --out benchmarks/results/calibrators-few.md
@@ -57,15 +57,15 @@ PAIR_COLUMNS = ("NLL of", "minus that of", "difference", "95 % interval")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one calibrator does on one file.
+    """The scores and costs of one calibrator on one file.
 
     Attributes:
-        name: Whose it is and what.
-        family: The calibrator of ours that it is compared with.
-        losses: ``-log p_y`` of each scored row, (N,).
+        name: Library and name of the calibrator.
+        family: Name of our calibrator to compare with.
+        losses: ``-log p_y`` of each of N scored rows, (N,).
         ece: Fraction.
         accuracy: Fraction.
-        cost: Of fitting, and of mapping the scored rows.
+        cost: Cost of fitting, and of mapping the scored rows.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def ours(recipe: str) -> Fit:
-    """Return a fit of one of our recipes, behind the peers' signature."""
+    """Return a function with the peers' signature that fits one of our recipes."""
 
     def fit(logits: np.ndarray, labels: np.ndarray) -> Map:
         text, *variant = recipe.split()
@@ -91,7 +91,7 @@ def ours(recipe: str) -> Fit:
 
 
 def installed(peers: str | None) -> dict[str, str]:
-    """Return the versions of the peers' environment; nothing if there is none."""
+    """Return the versions of the libraries in the peers' environment; empty without one."""
     if peers is None:
         print("no --peers given: other libraries are excluded", file=sys.stderr)
         return {}
@@ -106,10 +106,10 @@ def peer_names(found: dict[str, str]) -> list[str]:
 
 
 def costs(command: Sequence[str]) -> Iterator[Cost]:
-    """Run a command that prints costs, and yield them until it ends or has used up its time.
+    """Run a command that prints costs, and yield them until it ends or exceeds its CPU time.
 
     Raises:
-        RuntimeError: If it fails for another reason than its time.
+        RuntimeError: If the command fails for another reason.
     """
 
     def limit() -> None:
@@ -129,7 +129,7 @@ def costs(command: Sequence[str]) -> Iterator[Cost]:
 
 
 def judge(cost: Cost, family: str, folder: Path, labels: np.ndarray) -> Outcome:
-    """Score the log-probabilities that a fit left behind."""
+    """Score the log-probabilities that a fit has written."""
     log_probs = torch.from_numpy(np.load(folder / f"{cost.name}.npy"))
     targets = torch.from_numpy(labels)
     ece, accuracy, _ = score(log_probs, targets, 15)
@@ -167,7 +167,7 @@ def compare(path: Path, peers: str | None, names: Sequence[str]) -> list[Outcome
 
 
 def family(name: str) -> str:
-    """Return the calibrator of ours that an entry of the table is compared with."""
+    """Return the name of our calibrator with which an entry of the table is compared."""
     return PEERS[name].family if name in PEERS else name.removeprefix("ours ")
 
 
@@ -181,7 +181,7 @@ def results(outcomes: Sequence[Outcome]) -> list[list[str]]:
 
 
 def differences(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
-    """Yield NLL of ours minus that of each peer of the same family, with its interval."""
+    """Yield the NLL of our calibrator minus the NLL of each peer, with its interval."""
     mine = {o.family: o for o in outcomes if o.name.startswith("ours")}
     for other in outcomes:
         if other.name in PEERS and other.family in FAMILIES:
@@ -208,7 +208,7 @@ def peers_page(wanted: argparse.Namespace, names: Sequence[str], place: str) -> 
 
 
 def large_page(wanted: argparse.Namespace, names: Sequence[str], place: str) -> None:
-    """Publish what each recipe and peer takes on large logits."""
+    """Publish the costs of each recipe and peer on large logits."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "logits.npz")
         logits, labels = made_up()
@@ -243,7 +243,7 @@ def cost_row(name: str, command: Sequence[str]) -> list[str]:
 
 
 def made_up() -> tuple[np.ndarray, np.ndarray]:
-    """Return float32 logits of an over-confident network of 1000 classes, and labels."""
+    """Return synthetic float32 logits of an over-confident network (1000 classes) and labels."""
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(ROWS, CLASSES, generator=draw)
     labels = torch.empty(ROWS, dtype=torch.int64)
@@ -258,7 +258,7 @@ def made_up() -> tuple[np.ndarray, np.ndarray]:
 
 
 def few_page(wanted: argparse.Namespace, place: str) -> None:
-    """Publish every calibrator on every number of fitting rows of each file."""
+    """Publish the scores of every calibrator for every number of fitting rows and every file."""
     every: list[list[object]] = []
     gains: dict[str, list[str]] = {}
     heads = []
@@ -289,7 +289,7 @@ def few_page(wanted: argparse.Namespace, place: str) -> None:
 def few_column(
     logits: torch.Tensor, labels: torch.Tensor, count: int, peers: str | None
 ) -> dict[str, np.ndarray]:
-    """Return mean NLL, ECE and seconds of every calibrator fitted on some rows of each split."""
+    """Return mean NLL, ECE and seconds of every calibrator, fitted on ``count`` rows per split."""
     names = [n for n in CALIBRATORS.names() if not n.startswith("meta-")]
     fits: dict[str, Fit] = {"none": lambda *_: lambda z: z}
     fits |= {name: ours(name) for name in (*names, *VARIANTS)}
@@ -318,7 +318,7 @@ def every_recipe() -> list[str]:
 
 
 def main() -> None:
-    """Publish the page that is asked for, or measure one recipe."""
+    """Publish the requested page, or measure one recipe."""
     parser = options(__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="folder of .npz files with probs")
     parser.add_argument(

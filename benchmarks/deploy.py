@@ -1,12 +1,12 @@
-r"""Asks whether rankings of calibrators reverse between ECE, AUGRC and sizes of conformal sets.
+r"""Tests whether rankings of calibrators differ between ECE, AUGRC and sizes of conformal sets.
 
     OMP_NUM_THREADS=1 python benchmarks/deploy.py ../shared/data/logits DEMO_STORAGE \
         --out benchmarks/results/deploy.md
 
-Each calibrator is fitted at its defaults on half of the fitting rows of each network, conformal
+Each calibrator is fitted with its defaults on half of the fitting rows of each network, conformal
 thresholds on the other half. Every pair of calibrators is tested on the same test rows, by the
-terms of the column, with Holm's correction over the pairs of a column and network. A
-pair reverses where one column prefers the first and another the second, both told apart.
+column's terms per row, with Holm's correction over the pairs of a column and network. A pair is
+reversed if two columns prefer different calibrators and both differences are significant.
 """
 
 import time
@@ -61,7 +61,7 @@ def networks(logits: Path, demo: Path) -> Iterator[tuple[str, Rows, Rows]]:
 
 
 def calibrated(fit: Rows, test: Rows) -> Iterator[tuple[str, Rows, Rows]]:
-    """Yield log-probabilities of each calibrator: rows of conformal thresholds, and test rows."""
+    """Yield each calibrator's log-probabilities for the rows of thresholds and the test rows."""
     half = len(fit[1]) // 2
     for recipe in RECIPES:
         apply = lambda rows: rows.float().log_softmax(1)  # noqa: E731
@@ -75,9 +75,9 @@ class Column:
     """One column of all calibrators of a network.
 
     Attributes:
-        values: (R,), by recipe.
-        told: (R, R), the sign of each significant difference, else 0.
-        detectable: The smallest true difference that 80 % of tests of half of the pairs find.
+        values: Values of R recipes, (R,).
+        told: (R, R): the sign of each significant difference, else 0.
+        detectable: Median over pairs of the smallest true difference that 80 % of tests find.
     """
 
     def __init__(self, terms: Tensor) -> None:
@@ -100,7 +100,7 @@ class Column:
 
 
 def terms_of(metric: str, test: Rows, conformal: Rows) -> Tensor:
-    """Return terms (N,) of a column."""
+    """Return the terms (N,) of N test rows whose mean is the column's metric."""
     if METRICS[metric].source == "rows":
         return rows_or_value(metric, *test, conformal)
     return row_terms(metric, *test)

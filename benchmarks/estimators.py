@@ -1,17 +1,17 @@
-r"""Judges estimators of calibration error where the true error is known.
+r"""Compares estimators of calibration error on data whose true error is known.
 
-Takes real networks' probabilities (`.npz` files as `calsweep logits calibrate` reads them), fits
-maps of several families to each file on all of its rows, and takes what a map gives for the truth:
-labels are redrawn from it, so that the true error of the network's own probabilities, and of
-sharper and flatter ones, is known. Each estimator then sees some rows and one draw of labels:
+The script reads real networks' probabilities (`.npz` files as for `calsweep logits calibrate`) and
+fits calibration maps of several families to all rows of each file. The outputs of a map are the
+true probabilities: labels are drawn from them, so the true error of the network's probabilities
+(also of sharper and flatter ones) is known. Each estimator gets some rows and one draw of labels:
 
     OMP_NUM_THREADS=1 python benchmarks/estimators.py ../shared/data/logits --kind probs
 
-Two errors have a truth here: that of the top-label confidence, ``E|c - P(correct | c)|``, which ECE
-and its like estimate, and that of all probabilities, ``E sum_k |p_k - P(k | p)|``, the L1 error of
-V-ECE (repository probkit/V-ECE), whose variational estimate is
-``E <sign(g(p) - p), y - p>`` with g fitted on other rows: on average too low, the more so the worse
-the map g.
+Two errors are estimated. The error of the top-label confidence, ``E|c - P(correct | c)|``, is
+estimated by ECE and similar metrics. The error of all probabilities, ``E sum_k |p_k - P(k | p)|``,
+is the L1 error of V-ECE (repository probkit/V-ECE). Its variational estimate is
+``E <sign(g(p) - p), y - p>`` with g fitted on other rows. It is too low on average; a worse map g
+lowers it further.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from trainables.metrics import estimated_error, row_terms
 
 TRUTHS = ("svs", "isotonic", "spline")
 TEMPERATURES = (0.7, 1.0, 1.5)
-NEIGHBOURS = 50  # Rows of equal confidence over which a true probability is averaged.
+NEIGHBOURS = 50  # Number of rows with similar scores over which true probabilities are averaged.
 COLUMNS = ["estimator", "rows", "bias, points", "error / truth, %", "pooled, %", "too high, %"]
 COLUMNS += ["rank correlation", "CPU ms per 1,000 rows"]
 GOAL = "The goal is an error of at most 38 % of the truth at 30 ms per 1,000 rows."
@@ -45,8 +45,8 @@ class Case:
     """Probabilities with a known truth.
 
     Attributes:
-        log_probs: The predictions to judge, (N, K).
-        truth: Probability of each label, (N, K).
+        log_probs: The predictions for N rows and K classes, (N, K).
+        truth: True probability of each label, (N, K).
     """
 
     name: str
@@ -73,19 +73,19 @@ class Case:
 
 
 def conditional_gap(scores: Tensor, chances: Tensor) -> float:
-    """Return the mean of ``|s - E[chance | s]|`` over neighbours in the order of the scores."""
+    """Estimate the mean of ``|s - E[chance | s]|``, averaging over rows with adjacent scores."""
     rows = len(scores) // NEIGHBOURS * NEIGHBOURS
     gaps = (scores - chances)[scores.argsort()][:rows]
     return float(gaps.view(-1, NEIGHBOURS).mean(1).abs().mean())
 
 
 def reported(name: str) -> Callable[[Tensor, Tensor], float]:
-    """Return an estimator that test metrics hold."""
+    """Return the estimator of a test metric."""
     return lambda log_probs, labels: float(row_terms(name, log_probs, labels).mean())
 
 
 def variational(calibrator: str) -> Callable[[Tensor, Tensor], float]:
-    """Return V-ECE's estimate of the L1 error of all probabilities, by a cross-fitted map."""
+    """Return V-ECE's estimator of the L1 error of all probabilities, with a cross-fitted map."""
 
     def estimate(log_probs: Tensor, labels: Tensor) -> float:
         probs = log_probs.exp()
@@ -97,7 +97,7 @@ def variational(calibrator: str) -> Callable[[Tensor, Tensor], float]:
 
 
 def distance(calibrator: str) -> Callable[[Tensor, Tensor], float]:
-    """Return the mean distance to a map that is fitted to the same rows."""
+    """Return an estimator: the mean L1 distance to a map that is fitted to the same rows."""
 
     def estimate(log_probs: Tensor, labels: Tensor) -> float:
         mapped = build_calibrator(calibrator).fit(log_probs, labels)(log_probs).exp()
@@ -107,7 +107,7 @@ def distance(calibrator: str) -> Callable[[Tensor, Tensor], float]:
 
 
 def top_variational(log_probs: Tensor, labels: Tensor) -> float:
-    """Return V-ECE's estimate of the top-label error, by cross-fitted beta calibration."""
+    """Return V-ECE's estimate of the top-label error, with cross-fitted beta calibration."""
     confidence, predicted = log_probs.exp().max(1)
     right = (predicted == labels).long()
     pair = torch.stack([torch.log1p(-confidence.clamp(max=1 - 1e-12)), confidence.log()], 1)
@@ -136,7 +136,7 @@ WHOLE = {
 
 
 def cases(paths: list[Path], kind: str | None) -> Iterator[Case]:
-    """Yield every file at every temperature under every truth."""
+    """Yield a case for every file, truth and temperature."""
     for path in paths:
         rows = read_logits(path, kind).rows
         log_probs = torch.as_tensor(rows.logits).double().log_softmax(1)
@@ -183,7 +183,7 @@ def rows_of(
     estimators: dict[str, Callable[[Tensor, Tensor], float]],
     wanted: argparse.Namespace,
 ) -> Iterator[list[str]]:
-    """Yield the rows of one table: one an estimator and number of rows."""
+    """Yield the lines of one table: one line per estimator and number of rows."""
     for name, estimate in estimators.items():
         for rows in wanted.rows:
             row = judge(found, np.array(truths), estimate, rows, wanted.draws)

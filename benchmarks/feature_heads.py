@@ -1,10 +1,10 @@
-r"""Which learning rate and how many epochs suit heads on cached features.
+r"""Finds the best learning rate and number of epochs for heads on cached features.
 
     OMP_NUM_THREADS=1 python benchmarks/feature_heads.py ../shared/data/20newsgroups \
         --out benchmarks/results/feature-heads.md
 
-Both heads are trained by cross-entropy and the protocol ``features`` at each setting on three sets
-of features; validation rows judge them; seed 0.
+Both heads are trained with cross-entropy, the protocol ``features`` and seed 0 at each setting on
+three sets of features, and compared on validation rows.
 """
 
 import json
@@ -32,7 +32,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 
 def newsgroups(folder: Path) -> Arrays:
-    """Return 256 latent dimensions of the words of the training texts, and their labels."""
+    """Return 256 SVD components of the training texts' TF-IDF, and their labels."""
     with lzma.open(folder / "train.jsonl.xz", "rt", encoding="utf-8") as file:
         texts = [json.loads(line) for line in file]
     words = TfidfVectorizer(max_features=20_000).fit_transform(text["text"] for text in texts)
@@ -41,7 +41,7 @@ def newsgroups(folder: Path) -> Arrays:
 
 
 def clusters() -> Arrays:
-    """Return 10,000 rows of 100 overlapping classes in 256 dimensions, like a good extractor's."""
+    """Return 10,000 rows (256 dimensions) of 100 overlapping classes, like good features."""
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 100, 10_000)
     centres = draw.normal(size=(100, 256)) * 0.22

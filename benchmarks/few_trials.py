@@ -1,10 +1,10 @@
-"""How many trials a search needs: replayed searches on the blackbox of ``few_trials_make.py``.
+"""Measures how many trials a search needs, on the blackbox of ``few_trials_make.py``.
 
     python benchmarks/few_trials.py --out benchmarks/results/few-trials.md
     python benchmarks/few_trials.py --portfolio
 
-The second form prints the portfolios of all tasks as ``search_spaces/methods`` has them. In the
-replay, the portfolio of a task comes from the tasks with other data.
+The second command prints the portfolios for ``search_spaces/methods``, computed from all tasks. In
+the replay, the portfolio of a task is computed from the tasks with other data.
 """
 
 import json
@@ -41,18 +41,19 @@ TRIALS, ROWS, ENTRIES, RESAMPLES = 20, 300, 3, 2000
 BUDGETS = (4, 6, 8, 12, 20)
 FIGURES = ("nll", "acc", "ece", "nll_after_ts")
 REFERENCE = ("tpe", 20)
-SLOW = "Optuna's GP"  # Only where it is asked for.
+SLOW = "Optuna's GP"  # Runs only if requested with --only.
 SHOWN = {"prior": "prior", "tpe": "tpe (the default)", "random": "random"}
 
 
 @dataclass(frozen=True)
 class Box:
-    """One method on one task: its configurations, the published default first.
+    """One method on one task: C configurations (the published default first), N validation rows.
 
     Attributes:
-        numbers: Of the configurations; the same number has the same values on every task, except 0.
-        nll: Of the validation rows (C, N); ``right`` (C, N) and ``plain`` (N,), that of
-            cross-entropy, say which are classified correctly.
+        numbers: Numbers of the configurations; except 0, a number means the same values on every
+            task.
+        nll: NLL of each row (C, N). ``right`` (C, N) and, for cross-entropy, ``plain`` (N,) say
+            which rows are classified correctly.
         curve: ``FIGURES`` on validation data after a third, two thirds and all epochs (C, 3, 4).
         test: ``FIGURES`` on test data (C, 4).
     """
@@ -75,20 +76,20 @@ class Box:
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Return the configurations in the unit cube."""
+        """Return the positions of the configurations in the unit cube."""
         return np.array([self.place(point) for point in self.points])
 
     def place(self, point: Mapping[str, Any]) -> list[float]:
-        """Return the place of a configuration in the unit cube."""
+        """Return the position of a configuration in the unit cube."""
         return [_share(parameter, point[name]) for name, parameter in self.searched.items()]
 
     def nearest(self, point: Mapping[str, Any]) -> int:
-        """Return the recorded configuration that answers for another."""
+        """Return the index of the recorded configuration that is nearest to ``point``."""
         return int(((self.places - self.place(point)) ** 2).sum(axis=1).argmin())
 
     @property
     def regrets(self) -> np.ndarray:
-        """Return the excess of test NLL and test ECE over the best, (C, 2)."""
+        """Return test NLL and test ECE minus the best configuration's, (C, 2)."""
         figures = self.test[:, [0, 2]]
         return figures - figures.min(axis=0)
 
@@ -124,7 +125,7 @@ Tried = list[tuple[int, float]]
 
 
 class Rows:
-    """The validation rows of one search, and what the product chooses by them."""
+    """The validation rows of one search, and calsweep's choice on them."""
 
     def __init__(self, box: Box, search: int) -> None:
         seed = zlib.crc32(f"{box.task}|{box.method}|{search}".encode())
@@ -139,7 +140,7 @@ class Rows:
         self._terms = nll + np.where(lost[:, None], plain - right, 0.0)
 
     def choice(self, tried: Sequence[int]) -> int:
-        """Return the configuration that the product chooses after these trials."""
+        """Return the configuration that calsweep's rule chooses after these trials."""
         ranked = [Rank(self.objective[place], number) for number, place in enumerate(tried)]
 
         def margin(best: Rank, default: Rank) -> Margin:
@@ -159,15 +160,15 @@ class Rows:
         return bool(early[place] > early[min(known, key=lambda k: self.objective[k])])
 
     def noise(self, tried: Sequence[int]) -> float:
-        """Return the error of the best over the default, or over the second best."""
+        """Return the standard error of the best trial's lead over the default (or second best)."""
         best, second = sorted(range(len(tried)), key=lambda n: (self.objective[tried[n]], n))[:2]
         return self.error(tried[best], tried[0 if best else second])
 
 
 def portfolio(boxes: Sequence[Box], size: int = ENTRIES) -> list[dict[str, Any]]:
-    """Return configurations that together do best on the studies of one method, greedily.
+    """Choose greedily the configurations that are together best on the studies of one method.
 
-    A study's loss is the regret in test NLL as a share of that of its default and median.
+    A study's loss is the regret in test NLL, relative to the regret of its default and median.
     """
     common = sorted(set.intersection(*(set(box.numbers) for box in boxes)) - {0})
     losses = np.array([_losses(box)[[box.numbers.index(n) for n in (0, *common)]] for box in boxes])
@@ -186,7 +187,7 @@ def _losses(box: Box) -> np.ndarray:
 
 
 def others(boxes: Sequence[Box], box: Box) -> list[Box]:
-    """Return the studies of the same method on other data; noisy digits are digits."""
+    """Return the studies of the same method on other data; noisy digits count as digits."""
     source = box.task.split("/")[0].removesuffix("-noisy")
     return [
         b
@@ -220,19 +221,20 @@ def ours(
     stop: float = 0.0,
     cut: str = "",
 ) -> Tried:
-    """Return the configurations that the product's own search tries.
+    """Return the configurations that calsweep's search tries.
 
     Args:
         box: The study.
-        rows: Its validation rows.
-        search: Seed.
-        sampler: As a sweep file has it.
-        trials: As a sweep file has them.
+        rows: The study's validation rows.
+        search: Seed of the search.
+        sampler: The sampler, as in a sweep file.
+        trials: Number of trials.
         lag: ``parallel_trials``.
         learnt: The portfolio.
-        stop: Standard errors that the next trial has to gain, from the ninth on.
-        cut: Validation figure after a third of the epochs by which a trial is cut short if it is
-            worse than that of the best trial so far.
+        stop: From the ninth trial on, the search ends if the next trial is expected to gain less
+            than this many standard errors.
+        cut: Figure by which a trial is stopped after a third of its epochs, if its value is worse
+            than the value of the best trial so far.
     """
     plan, rules = planned(box.dataset, box.method, sampler, trials, lag)
     named = tuple({f"{box.method}.{k}": v for k, v in point.items()} for point in learnt)
@@ -271,7 +273,7 @@ def optunas(box: Box, rows: Rows, sampler: Any) -> Tried:
 
 
 def mixture(box: Box, rows: Rows, search: int) -> Tried:
-    """Return the trials of PriorBand's mixture: whole range, default, incumbent."""
+    """Return the trials of PriorBand's mixture: drawn from the range, near the default or best."""
     rng, tried = np.random.default_rng(search), [0]
     for number in range(1, TRIALS):
         known = tried[: max(1, number - 3)]
@@ -315,8 +317,8 @@ def strategies(boxes: Sequence[Box]) -> dict[str, tuple[Strategy, int]]:
 class Found:
     """The choice of one search after some trials, judged on test data.
 
-    ``shared`` is the regret in test NLL after a temperature, as of a row that adds a calibrator to
-    the choice; ``own`` that of the trial with the lowest validation NLL after a temperature.
+    ``shared`` is the regret in test NLL after temperature scaling the choice; ``own`` is the regret
+    if the trial with the lowest validation NLL after temperature scaling is chosen instead.
     """
 
     strategy: str
@@ -335,7 +337,7 @@ class Found:
 
 
 def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterator[Found]:
-    """Search every study so often by each strategy."""
+    """Search every study ``searches`` times by each strategy."""
     named = strategies(boxes)
     for box in boxes:
         regrets = box.regrets
@@ -390,7 +392,7 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
 
 
 def joint(found: Sequence[Found]) -> Iterator[list[str]]:
-    """Yield the regret after a temperature of rows that share a search with the plain row."""
+    """Yield the regret after temperature scaling, with the plain row's search and with its own."""
     for trials in BUDGETS:
         rows = [f for f in found if (f.strategy, f.trials) == ("prior", trials)]
         values = np.array([(f.shared, f.own) for f in rows]).reshape(-1, 2).T
@@ -399,7 +401,7 @@ def joint(found: Sequence[Found]) -> Iterator[list[str]]:
 
 
 def draw(found: Sequence[Found]) -> Chart:
-    """Return regret by the number of trials, with 95 % intervals over searches."""
+    """Return the chart of regret by number of trials, with 95 % intervals over searches."""
     drawn_rows = []
     for name, shown in SHOWN.items():
         for trials in BUDGETS:

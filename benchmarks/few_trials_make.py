@@ -2,8 +2,9 @@
 
     python benchmarks/few_trials_make.py FOLDER cifar10.npz cifar100.npz 20newsgroups
 
-Features and the blackbox go into FOLDER. The archives hold ``x_train``, ``y_train``, ``x_test``
-and ``y_test`` (N, 32, 32, 3); the last folder holds ``train.jsonl.xz`` and ``test.jsonl.xz``.
+Features and the blackbox are written to FOLDER. The archives contain ``x_train``, ``y_train``,
+``x_test`` and ``y_test``, with images (N, 32, 32, 3); the last folder contains ``train.jsonl.xz``
+and ``test.jsonl.xz``.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from trainables.stages.engine import Trainer, predict
 from trainables.stages.protocols import Protocol, protocol_from
 
 METHODS = ("ls", "fl", "mbls", "acls", "mdca", "esd", "au", "mixup", "cpc", "ecp")
-# Task, published values of, rows of a step, rate.
+# Task: data set whose published values are used, batch size, learning rate.
 TASKS = {
     "digits/mlp": ("digits", 50, 0.01),
     "digits-noisy/mlp": ("digits-noisy", 50, 0.01),
@@ -50,7 +51,7 @@ TEMPERATURES = np.geomspace(0.5, 6, 24)
 
 
 def features(folder: Path, archives: Mapping[str, Path], texts: Path) -> None:
-    """Write the features of every data set, a file each."""
+    """Write one file of features per data set."""
     rng = np.random.default_rng(0)
     pixels, labels = load_digits(return_X_y=True)
     order = rng.permutation(len(pixels))
@@ -75,7 +76,7 @@ def _save(path: Path, x: Any, y: Any, x_test: Any, y_test: Any, train: int) -> N
 
 
 def _text_features(folder: Path, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Return 128 components of TF-IDF and labels, of 2,600 training and 2,500 test articles."""
+    """Return 128 TF-IDF components and labels of 2,600 training and 2,500 test articles."""
     drawn = {}
     for part, count in (("train", 2600), ("test", 2500)):
         with lzma.open(folder / f"{part}.jsonl.xz", "rt", encoding="utf-8") as file:
@@ -91,7 +92,7 @@ def _text_features(folder: Path, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 def _image_features(path: Path, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Return 256 features of 64 whitened patches, of 2,600 training and 2,500 test images."""
+    """Return 256 features (64 whitened patches) of 2,600 training and 2,500 test images."""
     with np.load(path) as found:
         drawn = rng.permutation(len(found["x_train"]))[:2600]
         shown = rng.permutation(len(found["x_test"]))[:2500]
@@ -117,7 +118,7 @@ def _image_features(path: Path, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 def figures(logits: Tensor, labels: Tensor) -> tuple[float, ...]:
-    """Return NLL, accuracy, ECE, and NLL after the best of some temperatures."""
+    """Return NLL, accuracy, ECE, and NLL at the best of ``TEMPERATURES``."""
     report = calibration_report(logits=logits, labels=labels)
     after = min(float(cross_entropy(logits.double() / t, labels)) for t in TEMPERATURES)
     return report["nll"], report["acc"], report["ece"], after

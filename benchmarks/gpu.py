@@ -1,11 +1,11 @@
-"""Measures throughput, many heads and trials on a GPU.
+"""Measures training throughput, many heads at once, and trials on a GPU.
 
     python benchmarks/gpu.py --data FOLDER --out docs/results/gpu.md
 
-``FOLDER`` holds CIFAR-10, or is an .npz file of it; without it no trials are measured. Every part
-has ten minutes and a process of its own, which a fault of the card ends alone: a part without
-figures says why, and the rest runs. ``--parts`` measures some of them and keeps what the page says
-of the others. ``--quick`` takes a few steps of everything, to see that it works.
+``FOLDER`` contains CIFAR-10, or is an .npz file of it; without it no trials are measured. Every
+part runs in its own process for at most ten minutes. If a part fails, the page has the reason, and
+the other parts still run. ``--parts`` measures only some parts and keeps the page's other parts.
+``--quick`` runs a few steps of everything, to test the script.
 """
 
 import argparse
@@ -43,7 +43,7 @@ BATCH, WORKERS = 128, 8
 STEPS, ROUNDS = 200, 5
 HEADS, FEATURES, CLASSES, ROWS = 64, 2048, 100, 45_000
 DEVICE = torch.device("cuda", 0)
-LIMIT_SECONDS = 600  # Per part.
+LIMIT_SECONDS = 600  # Time limit per part.
 RECIPE = {
     "batch_size": 512,
     "lr": 0.4,
@@ -65,7 +65,7 @@ SAID = f"""\
 
 @dataclass(frozen=True)
 class Effort:
-    """How many steps an epoch has, and how many epochs count."""
+    """The size of the measurement: steps per epoch and number of measured epochs."""
 
     quick: bool = False
     steps: int = STEPS
@@ -73,7 +73,7 @@ class Effort:
 
 
 def spread(values: list[float]) -> str:
-    """Return the median with the smallest and largest."""
+    """Return the median with the smallest and the largest value."""
     middle, least, most = (
         f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
         for value in (np.median(values), min(values), max(values))
@@ -150,7 +150,7 @@ def heads(device: torch.device, effort: Effort) -> list[str]:
 
     alone, together = made(), HeadsTogether(made())
     taken = {}
-    # The first of those alone warms up for all: what a card does once, it does for one head.
+    # The first head that runs alone is the warm-up for all of them.
     for name, first, run in (
         ("one by one", alone[0].train_epoch, lambda: [head.train_epoch() for head in alone[1:]]),
         ("together", together.train_epoch, together.train_epoch),
@@ -236,7 +236,7 @@ def main() -> None:
         status = find_reader(dataset(options.data), options.data).check()
         if not status.present:
             parser.error(f"--data: {status.detail}; {status.remedy}")
-    if not torch.cuda.is_available():  # Asked without a CUDA context, which only parts need.
+    if not torch.cuda.is_available():  # This creates no CUDA context; only the parts need one.
         sys.exit("nothing was measured: torch finds no CUDA device on this machine")
     if options.lines:
         text = "\n".join(measured(options, options.parts[0]))
@@ -254,14 +254,14 @@ def main() -> None:
 
 
 def sections(page: Path) -> dict[str, str]:
-    """Return the lines of each part of a page that was written before."""
+    """Return the lines of each part of an existing page."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     _, *found = re.split(r"^## (.+)\n\n", text, flags=re.MULTILINE)
     return {name: lines.strip() for name, lines in zip(found[::2], found[1::2], strict=True)}
 
 
 def measured(options: argparse.Namespace, part: str) -> list[str]:
-    """Return the lines of a part, or the reason of its failure, and the machine."""
+    """Return the lines of a part, or the reason of its failure, with the machine's description."""
     started = time.monotonic()
     try:
         lines = parts(options)[part](DEVICE)

@@ -1,11 +1,10 @@
-"""Memory of two trials that train at once on the same images: one copy of the images, not two.
+"""Measures the memory of two concurrent trials on the same images, which should share one copy.
 
-Run ``python benchmarks/memory.py --megabytes 600``. Each trial is a process of its own that opens
-the prepared data as a search trial does and runs the engine over every image of one epoch, with a
-loss that costs next to nothing. The figure is the proportional set size (a page that two
-processes share counts half for each), summed over both, at its peak, less what the same two take
-on a hundredth of the images. Libraries are excluded, because other programs share them. For
-comparison, two trials read the images into their own memory, as without shared memory.
+Run ``python benchmarks/memory.py --megabytes 600``. Each trial is a process that opens the prepared
+data as a search trial does and trains one epoch with a very cheap loss. The figure is the peak of
+the proportional set size (a page that two processes share counts half for each), summed over both
+processes, minus the same sum for a hundredth of the images. Libraries are excluded, because other
+programs share them. For comparison, two trials read the images into their own memory.
 """
 
 import argparse
@@ -37,7 +36,7 @@ SMALL = 100
 
 
 class NextToNothing(TrainingMethod):
-    """Looks at every image and trains a single layer on it, so that memory is measured."""
+    """A very cheap method: it reads every image and trains a single layer."""
 
     def training_loss(
         self, network: Any, images: Tensor, targets: Tensor, indices: Tensor, *drawn: Tensor
@@ -48,7 +47,7 @@ class NextToNothing(TrainingMethod):
 
 
 def make_data(folder: Path, megabytes: float) -> PreparedData:
-    """Store random images of CIFAR-10's form as a sweep would."""
+    """Store random images in CIFAR-10's format as a sweep would."""
     generator = np.random.default_rng(0)
     count = int(megabytes * MEGABYTE / PIXELS)
     images = generator.integers(0, 256, (count + 200, 32, 32, 3), dtype=np.uint8)
@@ -63,7 +62,7 @@ def make_data(folder: Path, megabytes: float) -> PreparedData:
 
 
 def trial(directory: str, copy: bool) -> None:
-    """Run one epoch, say so, and stay until the standard input ends."""
+    """Run one epoch, print ``done``, and wait until the standard input ends."""
     torch.set_num_threads(1)
     prepared = PreparedData.open(directory)
     train = prepared.search().train
@@ -73,13 +72,13 @@ def trial(directory: str, copy: bool) -> None:
     method = NextToNothing(build_loss("ce"))
     cpu = torch.device("cpu")
     Trainer("convnet", method, train, prepared.info, protocol, 0, cpu).train_epoch()
-    print("done", flush=True)  # Heard by the one that measures.
+    print("done", flush=True)  # The measuring process waits for this line.
     sys.stdin.read()
 
 
 def peak_memory(prepared: PreparedData, copy: bool, folder: Path) -> int:
-    """Return the most that ``TRIALS`` trials at once had together, bytes."""
-    # Without -B the first to run would compile for all after it, which takes memory of its own.
+    """Return the peak memory of ``TRIALS`` concurrent trials together, in bytes."""
+    # Without -B the first process would compile all modules, which takes additional memory.
     command = [sys.executable, "-B", __file__, "--trial", str(prepared.directory)]
     command += ["--copy"] if copy else []
     words = [folder / f"{number}.txt" for number in range(TRIALS)]
@@ -103,8 +102,8 @@ def peak_memory(prepared: PreparedData, copy: bool, folder: Path) -> int:
 def _memory(running: list[subprocess.Popen[bytes]]) -> int:
     """Return the memory of all processes at one moment, in bytes.
 
-    The processes are paused: a page that one maps after the other was read would count for
-    one and a half.
+    The processes are paused. Otherwise a page that the second process maps after the first process
+    was read would count one and a half times.
     """
     processes = [psutil.Process(process.pid) for process in running]
     try:

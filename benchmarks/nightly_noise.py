@@ -1,14 +1,14 @@
 """Measures how much the demo's figures vary from run to run, for ``nightly_verdict.py``.
 
 Run ``python benchmarks/nightly_noise.py --out benchmarks/results/nightly-noise.json``. Every night
-is a process of its own that trains the same methods on the handwritten digits with the same seeds.
+is a process that trains the same methods on the handwritten digits with the same seeds.
 
-- *repeats*: the same seeds, machine and settings, time after time. Figures of quality come out the
-  same to the last digit; speed, time and memory do not. Times are taken by the clock on the wall
-  and by that of the process, which leaves out other work on the machine.
+- *repeats*: the same seeds, machine and settings. Figures of quality are equal to the last digit;
+  speed, time and memory vary. Wall-clock time and process time are measured; process time excludes
+  other work on the machine.
 - *arithmetic*: the same seeds with other instruction sets, which round differently, as another
-  library version or machine would. Trainings may amplify that.
-- seeds against seeds, within one night: the most that figures of quality can vary.
+  library version or machine would. Training may amplify these differences.
+- different seeds within one night: the largest variation of figures of quality.
 """
 
 import argparse
@@ -43,7 +43,7 @@ REPEATED_SEEDS = 3
 
 
 class Night:
-    """Trains and calibrates every recipe with one seed after another.
+    """Trains and calibrates every recipe with each seed.
 
     Args:
         folder: An empty folder.
@@ -57,7 +57,7 @@ class Night:
         self._store = ArtifactStore(folder / "artifacts")
 
     def run(self, methods: tuple[str, ...], seeds: int) -> dict[str, Any]:
-        """Return values by recipe, metric and seed, and the most memory of the process, bytes."""
+        """Return values by recipe, metric and seed, and the process's peak memory in bytes."""
         rows: dict[str, list[dict[str, float]]] = {}
         for seed in range(seeds):
             for method in methods:
@@ -98,7 +98,7 @@ class Night:
 
 
 def night(arithmetic: str, methods: tuple[str, ...], seeds: int) -> dict[str, Any]:
-    """Run one night in a process of its own, forked before PyTorch has computed anything."""
+    """Run one night in a new process, forked before PyTorch has computed anything."""
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_night, args=(sender, arithmetic, methods, seeds))
@@ -123,7 +123,7 @@ def table(nights: list[dict[str, Any]], metric: str) -> np.ndarray:
 
 
 def quality_noise(repeats: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return, by metric and recipe, the level and the deviations of one seed's figure."""
+    """Return, by metric, the mean and the standard deviations of one seed's figure per recipe."""
     found = {}
     for metric in QUALITY:
         same, other = table(repeats, metric), table(others, metric)
@@ -137,7 +137,7 @@ def quality_noise(repeats: list[dict[str, Any]], others: list[dict[str, Any]]) -
 
 
 def cost_noise(repeats: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the logarithms of each night's best seed, less their median, by recipe and night."""
+    """Return the log cost of each night's best seed minus the median, by recipe and night."""
     found = {}
     for metric in ("wall_seconds", "process_seconds"):
         values = np.log(table(repeats, metric).min(2))
@@ -150,7 +150,7 @@ def cost_noise(repeats: list[dict[str, Any]]) -> dict[str, Any]:
 def summary(
     repeats: list[dict[str, Any]], others: list[dict[str, Any]], load: list[float]
 ) -> dict[str, Any]:
-    """Return the kept figures of all nights."""
+    """Return the figures of all nights that are written to the file."""
     return {
         "setting": f"{os.cpu_count()} cores, Python {platform.python_version()}, PyTorch "
         f"{torch.__version__}; load average during the repeats {min(load):.1f} to {max(load):.1f}",

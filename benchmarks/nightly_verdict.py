@@ -1,8 +1,8 @@
-"""Simulates nightly histories and counts false alarms and what the verdict catches.
+"""Simulates nightly histories and counts false alarms and detected changes.
 
-Run ``python benchmarks/nightly_verdict.py --out benchmarks/results/nightly-verdict.md``. How much
-the figures vary comes from ``benchmarks/results/nightly-noise.json``, which ``nightly_noise.py``
-measured.
+Run ``python benchmarks/nightly_verdict.py --out benchmarks/results/nightly-verdict.md``. The
+variation of the figures was measured by ``nightly_noise.py`` and is read from
+``benchmarks/results/nightly-noise.json``.
 """
 
 import json
@@ -46,11 +46,11 @@ class Setting(NamedTuple):
     """Settings of a simulation.
 
     Attributes:
-        text: Its name in tables.
-        noise: Measured noise of quality, drawn every night: ``arithmetic`` or ``seeds``.
-        share: Which part of it.
-        seeds: Seeds behind each figure of quality.
-        clock: Whose measured deviations times and speeds have.
+        text: Name in tables.
+        noise: Measured noise of quality that is drawn every night: ``arithmetic`` or ``seeds``.
+        share: Factor of this noise.
+        seeds: Number of seeds behind each figure of quality.
+        clock: Name of the measured clock whose deviations are used for times and speeds.
     """
 
     text: str
@@ -86,12 +86,12 @@ class Noise:
     """How figures vary from night to night.
 
     Attributes:
-        name: What the table calls it.
-        levels: Usual figure of each cell (40,).
+        name: Name in tables.
+        levels: Usual figure of each of 40 cells, (40,).
         sizes: Standard deviation of one night's figure of quality, over its seeds (40,).
-        costs: Measured deviations of the machine's nights by metric, logarithms, in order.
-        steady: Standard deviation of the logarithm of a time or a speed in one cell; its tails are
-            those of Student's t with 3 degrees of freedom.
+        costs: Measured deviations (of logarithms) of the machine's nights by metric, in order.
+        steady: Standard deviation of the logarithm of a time or a speed in one cell; it is drawn
+            from Student's t with 3 degrees of freedom.
     """
 
     name: str
@@ -121,9 +121,9 @@ class Noise:
 
 
 def blocks(rng: np.random.Generator, measured: Floats, nights: int, batch: int) -> Floats:
-    """Return a bootstrap (nights, batch) of the measured nights, in blocks of three in a row.
+    """Resample the measured nights (nights, batch) in blocks of three consecutive nights.
 
-    A machine that is busy stays busy for a while: nights in a row are not independent.
+    Consecutive nights are not independent, because a busy machine stays busy for a while.
     """
     length = 3
     starts = rng.integers(len(measured), size=(-(-nights // length), batch))
@@ -136,11 +136,11 @@ class FalseAlarms:
     """Alarms in histories in which nothing ever changed.
 
     Attributes:
-        histories: How many.
-        nights: Nights of all histories together.
-        twice: Cells that went into alarm by two nights in a row.
-        steps: Cells that went into alarm by a step or a drift in the series.
-        suspicious: Nights that were suspicious without an alarm.
+        histories: Number of histories.
+        nights: Number of nights in all histories together.
+        twice: Number of cells with an alarm because of two nights in a row.
+        steps: Number of cells with an alarm because of a step or a drift in the series.
+        suspicious: Number of nights that were suspicious without an alarm.
     """
 
     histories: int
@@ -189,10 +189,10 @@ class Change:
     """Something that goes wrong in one cell.
 
     Attributes:
-        text: What the table calls it.
+        text: Description in tables.
         metric: Metric of the cell.
-        factor: What the figure is multiplied by.
-        shift: Added to it.
+        factor: Factor by which the figure is multiplied.
+        shift: Number that is then added to the figure.
     """
 
     text: str
@@ -211,9 +211,9 @@ CHANGES = (
 
 
 def caught(noise: Noise, change: Change, trials: int, seed: int) -> tuple[int, int]:
-    """Return the number of trials with an alarm by the second night, and of all trials.
+    """Return the numbers of trials with an alarm by the second night, and of all trials.
 
-    Each recipe's cell is changed in as many trials.
+    The cell of each recipe is changed in the same number of trials.
     """
     rng = np.random.default_rng(seed)
     columns = [column for column, metric in enumerate(METRICS) if metric == change.metric]
@@ -229,7 +229,7 @@ def caught(noise: Noise, change: Change, trials: int, seed: int) -> tuple[int, i
 
 
 def records(noise: Noise, seed: int) -> Iterator[NightRecord]:
-    """Yield a history as the records that ``judge`` takes, all figures of one seed."""
+    """Yield a history as records for ``judge``, with one seed per figure."""
     figures = noise.draw(np.random.default_rng(seed), NIGHTS, 1)[:, 0]
     per = len(METRICS) // len(RECIPES)
     cells = [CellKey(RECIPES[c // per], "digits", metric) for c, metric in enumerate(METRICS)]
@@ -240,7 +240,7 @@ def records(noise: Noise, seed: int) -> Iterator[NightRecord]:
 
 
 def through_judge(noise: Noise, seed: int) -> int:
-    """Return the nights with an alarm among ``NIGHTS``, by ``judge`` itself."""
+    """Return the number of ``NIGHTS`` nights for which ``judge`` raises an alarm."""
     history: list[NightRecord] = []
     raised = 0
     for record in records(noise, seed):

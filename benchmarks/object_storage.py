@@ -1,8 +1,8 @@
-"""Seconds that small objects take on their way to a bucket and back, by driver.
+"""Times the upload and download of small objects in a bucket with several drivers.
 
-Run it as ``python benchmarks/object_storage.py [OBJECTS] [BYTES]``; the server is moto's, in a
-process of its own. A driver that is not installed is left out: ``pip install s3fs`` adds one. Each
-driver has a process of its own, sends and fetches in 32 lanes, and goes twice, in turns.
+Run ``python benchmarks/object_storage.py [OBJECTS] [BYTES]``. A moto server runs in another
+process. Drivers that are not installed are skipped; ``pip install s3fs`` adds one. Each driver is
+measured twice, in turns, in its own process with 32 parallel requests.
 """
 
 import os
@@ -38,7 +38,7 @@ def with_threads(put: Callable[[str], object], get: Callable[[str], object], cou
 
 
 def report(send: Callable[[], object], fetch: Callable[[], object]) -> None:
-    """Print the seconds of both ways, and of this process's CPU."""
+    """Print the seconds of upload and download, and this process's CPU seconds."""
     began, used = time.perf_counter(), time.process_time()
     send()
     middle = time.perf_counter()
@@ -55,7 +55,7 @@ def obstore(bucket: str, count: int, content: bytes) -> None:
 
 
 def pyarrow(bucket: str, count: int, content: bytes) -> None:
-    """Arrow's own file system, a dependency anyway; it knows no conditional writes."""
+    """Arrow's file system, which is a dependency already; it has no conditional writes."""
     from pyarrow.fs import S3FileSystem
 
     address = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
@@ -73,7 +73,7 @@ def pyarrow(bucket: str, count: int, content: bytes) -> None:
 
 
 def s3fs(bucket: str, count: int, content: bytes) -> None:
-    """A file system of Python's own, by its own calls for many files at once."""
+    """The file system s3fs, with its calls for many files at once."""
     import fsspec
 
     files = fsspec.filesystem("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
@@ -86,7 +86,7 @@ DRIVERS = {"obstore": obstore, "pyarrow": pyarrow, "s3fs": s3fs}
 
 
 def measured(driver: str, bucket: str, count: int, size: int) -> Measured:
-    """Measure one driver in a process of its own."""
+    """Measure one driver in a new process."""
     command = [sys.executable, __file__, str(count), str(size), driver, bucket]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     sent, fetched, cpu = map(float, done.stdout.split())
@@ -94,7 +94,7 @@ def measured(driver: str, bucket: str, count: int, size: int) -> Measured:
 
 
 def rows(count: int, size: int) -> Iterator[tuple[object, ...]]:
-    """Yield a row a driver and round."""
+    """Yield a row per driver and round."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -119,7 +119,7 @@ def rows(count: int, size: int) -> Iterator[tuple[object, ...]]:
 
 
 def main() -> None:
-    """Print the table, or measure the one driver that is named."""
+    """Print the table, or measure the driver that is named."""
     count, size = int((sys.argv[1:] or ["10000"])[0]), int((sys.argv[2:] or ["50000"])[0])
     if sys.argv[3:]:
         DRIVERS[sys.argv[3]](sys.argv[4], count, os.urandom(size))

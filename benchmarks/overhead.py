@@ -1,12 +1,12 @@
-"""Seconds a trial that computes nothing, against plain Ray Tune with OptunaSearch and MLflow.
+"""Measures the overhead per trial, compared with Ray Tune plus OptunaSearch and MLflow.
 
-Run it as ``python benchmarks/overhead.py --trials 300 3000 --out benchmarks/results/overhead.md``.
-Every trial has five epochs of fifteen metrics each and twenty parameters. Ours hands epochs over as
-its trials do, those of two seconds in one call. The peer is function trainables with
-``OptunaSearch`` and ``MLflowLoggerCallback`` over an HTTP server, as tutorials show it; it is
-measured on fewer trials, and its cost a trial does not fall with more. The second peer is what Tune
-itself costs: reused class actors, a random search, no tracking; with a call an epoch, as Tune's
-trainables have it, and with a single call a trial.
+Run ``python benchmarks/overhead.py --trials 300 3000 --out benchmarks/results/overhead.md``. Trials
+compute nothing; every trial reports five epochs of fifteen metrics and has twenty parameters.
+calsweep reports the epochs of two seconds in one call, as usual. The first peer is function
+trainables with ``OptunaSearch`` and ``MLflowLoggerCallback`` over an HTTP server, as in tutorials.
+It is measured on fewer trials; its cost per trial does not fall with more trials. The second peer
+is Tune itself: reused class actors, a random search, no tracking; with a call per epoch, as usual
+for Tune's trainables, and with a single call per trial.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def no_op_trainable(calls: int) -> type:
     """Return a trainable that reports like ours and computes nothing.
 
     Args:
-        calls: How many calls the reports come in.
+        calls: Number of calls in which a trial's epochs are reported.
     """
     from ray import tune
 
@@ -64,7 +64,7 @@ def no_op_trainable(calls: int) -> type:
 
 
 def ours(folder: Path, trials: int, uri: str) -> dict[str, float]:
-    """Run a sweep of no-op trials with everything journaled and tracked."""
+    """Run a calsweep sweep of trials that compute nothing, with journal and tracking."""
     latencies: list[float] = []
     done = run_no_ops(
         no_op_trainable(calls=1),
@@ -81,7 +81,7 @@ def ours(folder: Path, trials: int, uri: str) -> dict[str, float]:
 
 
 def time_answers(state: Any, latencies: list[float]) -> None:
-    """Have a state note how long each of its answers took, in seconds."""
+    """Append the seconds of each later call of ``state.next_trial`` to ``latencies``."""
     answer = state.next_trial
 
     def next_trial() -> Any:
@@ -98,7 +98,7 @@ def tune_alone(folder: Path, trials: int, calls: int) -> tuple[float, float]:
     """Return the cost of Tune itself: reused actors, random search, no tracking.
 
     Returns:
-        Seconds a trial, and by how many megabytes the driver grew.
+        Seconds per trial, and the growth of the driver's memory in megabytes.
     """
     from ray import tune
 
@@ -128,7 +128,7 @@ def tune_in_a_process(trials: int, calls: int) -> tuple[float, float]:
 
 
 def glue(folder: Path, trials: int, uri: str) -> float:
-    """Return seconds a trial of function trainables with OptunaSearch and MLflow's callback."""
+    """Return the seconds per trial of function trainables with OptunaSearch and MLflow."""
     from optuna.distributions import FloatDistribution
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
@@ -181,7 +181,7 @@ def print_tune_alone(trials: int, calls: int) -> None:
 
 
 def measure(sizes: list[int], peer_trials: int, out: Path | None) -> None:
-    """Run ours at every size, then both peers, and publish the page."""
+    """Measure calsweep at every size, then both peers, and publish the page."""
     rows = []
     with tempfile.TemporaryDirectory() as name, join_cluster(None):
         folder = Path(name)
@@ -198,7 +198,7 @@ def measure(sizes: list[int], peer_trials: int, out: Path | None) -> None:
 
 
 def warm_up(folder: Path) -> None:
-    """Have actors and imports ready, so that none of the candidates pays for them."""
+    """Start actors and import modules, so that no measurement includes this time."""
     tune_alone(folder, 4, REPORTS)
 
 

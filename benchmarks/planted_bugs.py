@@ -1,9 +1,9 @@
 """Plants stored bugs again, one at a time, and runs the test that found each.
 
-Run it as ``python benchmarks/planted_bugs.py --count 100 --out benchmarks/results/replanted.md``.
-The bugs are those of ``docs/results/planted-bugs.json`` whose code is still there, drawn by a seed.
-They are planted in a checkout, whose tests pass without them. A test that was renamed or moved is
-looked for by its name; where it is gone, the tests of the code's folder are run, last.
+Run ``python benchmarks/planted_bugs.py --count 100 --out benchmarks/results/replanted.md``. A
+random sample of the bugs in ``docs/results/planted-bugs.json`` whose code still exists is planted
+in a checkout. Without a bug, all tests of the checkout must pass. A test that was renamed or moved
+is searched for by name; if it no longer exists, all tests of the code's folder run at the end.
 """
 
 import json
@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs/results/planted-bugs.json"
 LIMIT_SECONDS, LIMIT_OF_FOLDER = 180, 900
 FOUND, SURVIVED, GONE = "found", "survived", "its code is gone"
-MOVED = "its test is gone"  # Or has another name.
+MOVED = "its test is gone"  # The test was removed or renamed.
 ENDLESS = "its test does not end"
 NO_TEST, USAGE = 5, 4  # Exit codes of pytest.
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a bug: how it ended, and by which tests it was looked for."""
+    """The outcome for one bug: whether it was found, and the tests that ran."""
 
     bug: dict[str, Any]
     how: str
@@ -40,13 +40,13 @@ class Outcome:
 
 
 def stored() -> list[dict[str, Any]]:
-    """Return all bugs, with the round that each is of."""
+    """Return all bugs, each with the name of its round."""
     rounds = json.loads(STORED.read_text(encoding="utf-8"))
     return [{**bug, "round": name} for name, found in rounds.items() for bug in found["bugs"]]
 
 
 def replanted(bug: dict[str, Any], code: Path, whole_folder: bool = False) -> Outcome:
-    """Plant a bug in a checkout, run its test or all of its folder, and take it out again."""
+    """Plant a bug in a checkout, run its test (or all of its folder's), and remove the bug."""
     file = code / bug["file"]
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     if text.count(bug["old"]) != 1:
@@ -68,7 +68,7 @@ def replanted(bug: dict[str, Any], code: Path, whole_folder: bool = False) -> Ou
 
 
 def _named(found_by: str, code: Path) -> Iterator[list[str]]:
-    """Yield possible names of the test, the most exact first, then all with its name."""
+    """Yield possible ids of the test, the most exact first, then all tests with its name."""
     file, _, name = found_by.partition("::")
     function = name.partition("[")[0]
     if function and (code / file).is_file():
@@ -82,13 +82,13 @@ def _named(found_by: str, code: Path) -> Iterator[list[str]]:
 
 
 def _folder(bug: dict[str, Any], code: Path) -> str:
-    """Return the folder of the tests of the code's folder."""
+    """Return the nearest folder in ``tests`` that matches the folder of the bug's file."""
     folders = (Path("tests", folder) for folder in Path(bug["file"]).parents)
     return str(next(folder for folder in folders if (code / folder).is_dir()))
 
 
 def _run(tests: Sequence[str], code: Path, limit: float) -> int | None:
-    """Return pytest's exit code; None where it did not end."""
+    """Return pytest's exit code; None if it exceeded ``limit`` seconds."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     surroundings = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     try:

@@ -1,12 +1,12 @@
-"""Whether `portable: true` gives the same table on every processor, and its cost.
+"""Tests whether `portable: true` gives the same table on every processor, and measures its cost.
 
     python benchmarks/portable.py --out docs/results/portable.md
 
-One small sweep of every method, refinement and calibrator runs as its user would run it: under
-`portable: true` on this processor and on those that QEMU pretends to be (Debian's `qemu-user`),
-whose tables are compared by byte and, where they differ, by recipe; and as sweeps are by default,
-on one thread and on two, under each of PyTorch's instruction sets, to show the differences.
-Seconds are those of the trials, as the tables have them.
+A small sweep of every method, refinement and calibrator runs with `portable: true` on this
+processor and on processors that QEMU emulates (Debian's `qemu-user`). The tables are compared byte
+by byte and, if they differ, by recipe. The same sweep also runs without `portable`, on one and two
+threads and with each of PyTorch's instruction sets, to show the differences. Seconds are the
+seconds of the trials in the tables.
 """
 
 import csv
@@ -73,7 +73,7 @@ Rows = dict[str, dict[str, str]]
 
 
 def recipes() -> list[str]:
-    """Return every method alone, and `ce` with everything that can follow it."""
+    """Return every method alone, and `ce` with every refinement and every calibrator."""
     after = [*REFINEMENTS.names(), *CALIBRATORS.names()]
     return [*method_names(), *(f"ce+{part}" for part in after)]
 
@@ -81,7 +81,7 @@ def recipes() -> list[str]:
 def run(case: Case, folder: Path, epochs: int) -> Rows:
     """Return the table's rows by recipe."""
     fixed = ", ".join(f"{name}: {{epochs: {epochs}}}" for name in REFINEMENTS.names())
-    fixed += ", meta-acc: {accuracy: 0.4}"  # Its default is out of reach of a short training.
+    fixed += ", meta-acc: {accuracy: 0.4}"  # Short trainings cannot reach the default accuracy.
     text = SWEEP.format(
         recipes=", ".join(recipes()),
         portable=str(case.portable).lower(),

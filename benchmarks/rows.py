@@ -1,4 +1,4 @@
-"""How long `calsweep ui` takes for the test rows behind a figure: `python benchmarks/rows.py`."""
+"""Times the pages of test rows in `calsweep ui`: `python benchmarks/rows.py`."""
 
 import tempfile
 import time
@@ -51,7 +51,7 @@ def make(root: Path) -> None:
 
 
 def measure(root: Path) -> list[str]:
-    """Ask for each page of each recipe several times."""
+    """Time several requests for each page of each recipe."""
     client, lines = TestClient(application(Book(Storage(root)), "t")), []
     client.get("/?token=t")
     before = psutil.Process().memory_info().rss

@@ -1,11 +1,11 @@
-"""The cost of a sweep of many thousand trials for its driver, on pretended slots.
+"""Measures the driver's cost for a sweep of many thousand trials, on simulated workers.
 
     python benchmarks/scale.py --trials 20000 --slots 1000 --studies 1000 --out page.md
 
-``run_sweep`` itself runs it: plan, search, journal, storage, tracking, measurement on
-test data, an interruption in the middle, resumption. Only the computation is pretended:
-slots in virtual time, whose trials report three times and store validation logits. Their time is
-not counted. Afterwards the commands of ``--commands`` are timed on this sweep.
+``run_sweep`` runs the sweep with plan, search, journal, storage, tracking, measurement on test
+data, an interruption in the middle, and resumption. Only the computation is simulated: in virtual
+time, each trial reports three times and stores validation logits. The time of this simulation is
+not counted. Afterwards the commands in ``--commands`` are timed on this sweep.
 """
 
 import argparse
@@ -45,24 +45,24 @@ from trainables.store.artifacts import ArtifactStore, stage_key
 
 QUESTION = "How much time and memory does a sweep of many thousand trials need?"
 EPOCHS = 3
-SECONDS = 60.0  # Virtual, of an epoch, on average.
+SECONDS = 60.0  # Mean virtual time of an epoch.
 CLASSES, OUTPUTS = 10, 64
 ASK = StudySearch.ask
 COMMANDS = ("plan", "status", "table", "best", "report")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after so many trials."""
+    """Simulates Ctrl-C after a number of trials."""
 
 
 @dataclass
 class Driver:
-    """What the driver has taken.
+    """The cost of the driver.
 
     Attributes:
-        cpu: Seconds of the processor, of each kind of step.
-        trials: That ended.
-        steps: The longest of each kind, in seconds.
+        cpu: CPU seconds by kind of step.
+        trials: Number of ended trials.
+        steps: Longest wall-clock seconds of a step, by kind.
     """
 
     cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -70,7 +70,7 @@ class Driver:
     steps: dict[str, float] = field(default_factory=dict)
 
     def timed(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a step of the driver and keep its time."""
+        """Call a step of the driver and record its time."""
         began, wall = time.process_time(), time.perf_counter()
         try:
             return step(*arguments)
@@ -80,19 +80,19 @@ class Driver:
             self.steps[name] = max(self.steps.get(name, 0.0), spent)
 
     def each(self, *names: str) -> str:
-        """Return the milliseconds of steps a trial; empty if none ended."""
+        """Return the CPU milliseconds per trial of some steps; empty if no trial ended."""
         seconds = sum(self.cpu[name] for name in names)
         return f"{1e3 * seconds / self.trials:.2f}" if self.trials else ""
 
 
 class Slots(Executor):
-    """Slots that compute nothing, in virtual time.
+    """Simulates slots for trials in virtual time; nothing is computed.
 
     Args:
         store: Receives the outcomes.
-        count: How many there are.
+        count: Number of slots.
         driver: Receives the driver's times.
-        stop: After how many trials Ctrl-C comes; None for never.
+        stop: Number of trials after which Ctrl-C is simulated; None for never.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Slots(Executor):
         self._store, self._count, self._driver, self._stop = store, count, driver, stop
         self._draw = np.random.default_rng(0)
         self._known: dict[str, Rows] = {}
-        self.began: float | None = None  # When it was first asked to compute.
+        self.began: float | None = None  # Time of the first call of ``run``.
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute all jobs of a loop."""
@@ -202,11 +202,11 @@ class Slots(Executor):
 
 
 class Rows:
-    """Labels, and some pretended outputs for them with their metrics.
+    """Labels of N rows, and simulated outputs for K classes with their metrics.
 
     Attributes:
         labels: (N,).
-        outputs: Logits (N, K), or log-probabilities of test rows, and their metrics.
+        outputs: Pairs of logits (N, K), or log-probabilities of test rows, and their metrics.
     """
 
     def __init__(self, labels: np.ndarray, test: bool) -> None:
@@ -247,7 +247,7 @@ def _running(job: Job, epoch: int) -> Report:
 
 
 def sweep(folder: Path, trials: int, studies: int) -> SweepSpec:
-    """Return a sweep of so many studies and trials: methods alone and refined, on several tasks."""
+    """Return a sweep with about ``studies`` studies: methods alone and refined, several tasks."""
     searched = [name for name in method_names() if _searches(name)]
     recipes = [*searched, *(f"{name}+macal" for name in searched)]
     tasks = max(1, round(studies / (len(recipes) + 1)))
@@ -295,7 +295,7 @@ class Part:
 
 @contextmanager
 def on_slots(slots: Slots, driver: Driver) -> Iterator[None]:
-    """Compute there whatever ``run_sweep`` computes."""
+    """Make ``run_sweep`` compute on ``slots`` within the block."""
 
     @contextmanager
     def opened(*_: Any) -> Iterator[Slots]:
@@ -324,7 +324,7 @@ def _memory() -> float:
 
 
 def asked(folder: Path, command: str) -> tuple[float, float, float]:
-    """Return the seconds on the wall and of the processor, and the most megabytes, of a command."""
+    """Return wall-clock seconds, CPU seconds and peak megabytes of a command."""
     named = {"plan": ["sweep.yaml"]}.get(command, ["scale", "--storage", "storage"])
     line = [sys.executable, "-m", "calsweep", command, *named]
     started = time.perf_counter()

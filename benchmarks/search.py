@@ -1,4 +1,4 @@
-"""Which objective and rule choose best on unseen data: replayed searches over several tasks.
+"""Compares objectives and rules of choice on unseen data, by replayed searches on several tasks.
 
     calsweep run benchmarks/search.yaml
     calsweep run examples/cifar10-overfit-cpu.yaml
@@ -7,10 +7,10 @@
         --untested calsweep-storage/sweeps/cifar10-overfit-cpu \
         --untested calsweep-storage/sweeps/newsgroups-cpu
 
-Prints the tables of ``docs/results/search.md``. Every search draws validation rows of its own from
-the validation and test rows of its study, or, ``--untested``, from the validation rows alone, and
-each of ``JUDGES`` judges its choice on all others. A task, that is a sweep, counts as
-much as another, however many studies it has.
+Prints the tables of ``docs/results/search.md``. Every search draws its own validation rows from the
+validation and test rows of its study (with ``--untested`` from the validation rows alone). Its
+choice is judged by each metric of ``JUDGES`` on all other rows. All tasks (sweeps) have equal
+weight, independent of their number of studies.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -48,19 +48,19 @@ STRATEGIES = {objective: {**SEARCH, "objective": objective} for objective in OBJ
 STRATEGIES["nll, with acc and ece"] = {**STRATEGIES["nll"], "pareto": ["acc", "ece"]}
 JUDGES = ("nll", "brier", "smooth_ece")
 SHOWN = (0, 1, 3, 4, 6, 10)  # Columns of the page.
-CLEAR = 2.0  # Paired standard errors, over the rows that judge.
+CLEAR = 2.0  # Paired standard errors, over the judging rows, that make a difference clear.
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a search chose, by one metric on the rows that no search has seen.
+    """The choice of a search, judged by one metric on rows that the search has not seen.
 
     Attributes:
-        regret: Distance to the best recorded trial.
-        change: Distance to the published default; above 0 is worse.
+        regret: Metric of the choice minus metric of the best recorded trial.
+        change: Metric of the choice minus metric of the published default; above 0 is worse.
         error: Paired standard error of the change.
         kept: Whether the published default was chosen.
-        distance: Between the suggested and the recorded configuration, see ``Judged``.
+        distance: Distance between suggested and recorded configurations, see ``Judged``.
     """
 
     strategy: str
@@ -110,7 +110,7 @@ def main() -> None:
 def replayed(
     sweep: SweepFolder, validation: int, searches: int, test: bool, only: Collection[str]
 ) -> ReplayOutcome:
-    """Replay a sweep by some strategies, each study so often that these are enough searches."""
+    """Replay a sweep with strategies, with at least ``searches`` searches over all studies."""
     plan = make_plan(sweep.storage.load_spec(sweep.name))
     each = -(-searches // max(1, sum(study.points != 1 for study in plan)))
     settings = ReplaySettings(
@@ -135,7 +135,7 @@ def judged(outcome: ReplayOutcome, metric: str) -> Iterator[Judgement]:
 
 
 def terms_of(study: RecordedStudy, metric: str) -> dict[int, Tensor]:
-    """Return the terms of the judging rows in a metric, by trial."""
+    """Return each judging row's term of a metric, by trial."""
     return {
         found.trial.number: objective_terms(metric, found.outputs, study.test_labels)
         for found in study.trials
@@ -170,7 +170,7 @@ def heading() -> list[str]:
 
 
 def rows_of(found: Sequence[Judgement]) -> Iterator[list[str]]:
-    """Yield the rows of a table: of the regrets, of the shares that are worse, and of the rest."""
+    """Yield the rows of the table, with the columns of ``heading``."""
     yield ["published default", *defaults(found), *[""] * (len(heading()) - 1 - len(JUDGES))]
     for name in dict.fromkeys(row.strategy for row in found):
         own = [row for row in found if row.strategy == name]
@@ -197,12 +197,12 @@ def mean(rows: Sequence[Judgement], name: str) -> float:
 
 
 def share(rows: Sequence[Judgement], errors: float) -> str:
-    """Return the share that is worse than the published default by more than ``errors``."""
+    """Return the share of choices worse than the default by more than ``errors`` errors."""
     return f"{100 * over_tasks(rows, [r.change > errors * r.error for r in rows]):.0f} %"
 
 
 def over_tasks(rows: Sequence[Judgement], values: Sequence[float]) -> float:
-    """Return the mean over tasks of the means of values, one a row."""
+    """Return the mean over tasks of the mean value of each task; ``values`` has one per row."""
     tasks = np.array([row.task for row in rows])
     return float(np.mean([np.mean(np.array(values)[tasks == task]) for task in np.unique(tasks)]))
 

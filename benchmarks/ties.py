@@ -1,13 +1,13 @@
-r"""Judges groups of recipes that cannot be told apart where the truth is known.
+r"""Tests the groups of recipes that do not differ significantly, on boards with a known truth.
 
     OMP_NUM_THREADS=1 python benchmarks/ties.py --boards 300
 
-Boards of predictions are measured as `calsweep table --show ties` does it: made networks of five
-classes, each recipe with a sharpness and a noise of its own, each seed off by some more. Recipes of
-one group have the same of both, so that they are alike in truth; all others differ. Boards of
-figures draw the metric of each seed itself, with variances between seeds that differ by recipe and
-seeds that recipes share, as those do that build on one network. Boards of blocks are what
-`calsweep compare --ranks` and `calsweep logits arena` test.
+Boards of predictions are measured as `calsweep table --show ties` does it. They contain synthetic
+networks of five classes; each recipe has a sharpness and a noise, to which each seed adds some
+variation. Recipes of the same group have equal sharpness and noise, so they are truly equal;
+others differ. Boards of figures draw the metric of each seed directly, with variances between seeds
+that differ by recipe, and with seeds that recipes share (as recipes do that build on the same
+network). Boards of blocks are tested as in `calsweep compare --ranks` and `calsweep logits arena`.
 """
 
 import math
@@ -29,7 +29,7 @@ from trainables.metrics import FLOORED, noise_floor
 
 CLASSES = 5
 DRAWS = 300
-NEED_DRAWS = 2000  # As many as `calsweep table --show ties` takes.
+NEED_DRAWS = 2000  # Number of resamples in `calsweep table --show ties`.
 RECIPES = (4, 8, 16, 28)
 SEEDS = (1, 2, 3, 5, 10)
 NEED_SEEDS = (1, 2, 3, 5, 10, 20)
@@ -49,13 +49,13 @@ class World:
 
 
 def of_predictions(rng: Rng, metric: str) -> World:
-    """Return a board of networks; those of one group are equally good."""
+    """Return a board of synthetic networks; networks of the same group are equally good."""
     rows, recipes = int(rng.choice((500, 1000, 2000))), int(rng.choice((4, 8, 12)))
     seeds = int(rng.choice((1, 2, 3, 5)))
     count = int(rng.integers(1, recipes // 2 + 1))
     groups = {f"r{n}": int(rng.integers(count)) for n in range(recipes)}
     sharp, noisy = rng.normal(0.3, 0.5, count), rng.uniform(0.2, 0.8, count)
-    spread = rng.choice((0.02, 0.1, 0.3)) * (seeds > 1)  # One seed speaks of its network alone.
+    spread = rng.choice((0.02, 0.1, 0.3)) * (seeds > 1)  # With one seed, only rows vary.
     logits = torch.from_numpy(rng.normal(0, 2, (rows, CLASSES)))
     labels = torch.distributions.Categorical(logits=logits).sample()
     predictions = {
@@ -79,10 +79,10 @@ def of_predictions(rng: Rng, metric: str) -> World:
 def of_figures(
     rng: Rng, recipes: int, seeds: int, draws: int = DRAWS, noise: Sequence[float] = (0.1, 0.5, 1.0)
 ) -> World:
-    """Return a board of normal figures; rows are as many as a unit of variance takes."""
+    """Return a board of normally distributed figures; ``noise`` has deviations due to rows."""
     heterogeneity, rows = float(rng.choice(HETEROGENEITY)), float(rng.choice(noise))
     deviations = np.exp(rng.normal(0, heterogeneity, recipes))
-    shared_by_two = rng.random() < 0.5  # One trained network below each two recipes.
+    shared_by_two = rng.random() < 0.5  # Each two recipes build on one trained network.
     base = 2.0 * shared_by_two * np.repeat(rng.normal(size=(recipes, seeds)), 2, 0)[:recipes]
     means = 3.0 * rng.integers(int(rng.integers(1, 5)), size=recipes)
     seen = rng.normal(0, rows, (recipes, 1)) + rng.normal(0, rows, (recipes, seeds))
@@ -132,13 +132,13 @@ class Tally:
 
     @property
     def cells(self) -> list[str]:
-        """The boards, percent of them with an error, and percent of true differences told."""
+        """Number of boards, percent with a false difference, percent of true differences found."""
         power = f"{100 * self.told / self.differing:.0f}" if self.differing else "–"
         return [str(self.boards), f"{100 * self.wrong / self.boards:.1f}", power]
 
 
 def apart(found: Ties) -> Callable[[str, str], bool]:
-    """Return True if two recipes share no letter."""
+    """Return a function that is True if two recipes share no letter."""
     signs = {recipe: set(own) for recipe, own in found.letters.items()}
     return lambda one, other: not signs[one] & signs[other]
 
@@ -157,7 +157,7 @@ def of_blocks(rng: Rng, tally: Tally) -> None:
 
 
 def needs(rng: Rng, boards: int) -> Iterator[tuple[str, bool, float, tuple[int, int], float]]:
-    """Yield unit, True if one number was printed, the truth, that number, and their ratio."""
+    """Yield unit, whether one number (not a range) was printed, truth, printed ends, and ratio."""
     for _ in range(boards):
         recipes, seeds = int(rng.choice(RECIPES)), int(rng.choice(NEED_SEEDS))
         world = of_figures(rng, recipes, seeds, NEED_DRAWS, NOISE)
@@ -173,7 +173,7 @@ def _judged(
     own = world.contrasts[frozenset((need.first, need.second))]
     signs = {name: set(own) for name, own in letters.items()}
     left = LEVEL / sum(bool(signs[a] & signs[b]) for a, b in combinations(letters, 2))
-    if own.seeds == 1:  # It speaks of the trained networks: nothing but rows varies.
+    if own.seeds == 1:  # The networks are fixed: only rows vary.
         own = Contrast(0.0, 0.0, 1, 0.0, own.shared + own.own, 0.0, math.inf)
     seeds, rows = seeds_needed(own, need.size, left), rows_needed(own, need.size, left)
     truths = (
@@ -214,7 +214,7 @@ def _needs_rows(boards: int) -> Iterator[list[str]]:
 
 
 def _right(cases: Sequence[tuple[str, bool, float, tuple[int, int], float]]) -> str:
-    """Return the share of numbers within a quarter of the truth, or of ranges with it."""
+    """Return the percentage of numbers near the truth, and of ranges that contain it."""
     right = [
         1 / WITHIN <= ratio <= WITHIN if sure else low <= truth <= high
         for _, sure, truth, (low, high), ratio in cases

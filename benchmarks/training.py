@@ -1,8 +1,8 @@
-"""Images a second of our engine, against the loop that the papers' repositories use.
+"""Compares the images per second of our engine with the loop in the papers' repositories.
 
 Run ``python benchmarks/training.py --out benchmarks/results/training-cpu.md``, or on a GPU
 ``python benchmarks/training.py --device cuda --model resnet50 --steps 200 --workers 8
---out benchmarks/results/training-gpu.md``. Neither needs Ray.
+--out benchmarks/results/training-gpu.md``. Ray is not needed.
 """
 
 import argparse
@@ -36,14 +36,14 @@ to largest)."""
 
 @dataclass
 class Side:
-    """One of the two that are compared.
+    """One of the two training loops.
 
     Attributes:
-        name: Its name in tables.
+        name: Name in tables.
         epoch: Runs one short epoch.
-        images: Images of an epoch.
-        wall: Images a second of every round.
-        cpu: Images a second of processor time of every round.
+        images: Number of images per epoch.
+        wall: Images per wall-clock second, by round.
+        cpu: Images per CPU second, by round.
     """
 
     name: str
@@ -61,14 +61,14 @@ class Side:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process and its living children."""
+    """Return the CPU seconds of this process and its living children."""
     process = psutil.Process()
     times = [part.cpu_times() for part in (process, *process.children(recursive=True))]
     return sum(entry.user + entry.system for entry in times)
 
 
 def sides(wanted: argparse.Namespace) -> tuple[Side, Side]:
-    """Return the engine and the loop."""
+    """Return our engine and the plain loop."""
     count = wanted.steps * wanted.batch_size
     arrays, info = training_images(wanted.data, count)
     device = torch.device(wanted.device)
@@ -96,7 +96,7 @@ def spread(values: list[float]) -> str:
 
 
 def ratios(mine: list[float], theirs: list[float]) -> str:
-    """Return the median ratio with its smallest and largest."""
+    """Return the median ratio with the smallest and the largest."""
     values = np.asarray(mine) / np.asarray(theirs)
     return f"{np.median(values):.2f} ({values.min():.2f} to {values.max():.2f})"
 

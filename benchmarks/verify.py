@@ -1,8 +1,8 @@
-"""What ``calsweep package verify`` accepts and refuses: honest packages, and planted frauds.
+"""Tests whether ``calsweep package verify`` accepts honest packages and refuses planted frauds.
 
-Run it as ``python benchmarks/verify.py --out benchmarks/results/verify.md``. Every honest package
-is that of a sweep of its own, drawn by a seed: recipes, seeds, split, sampler, trials, epochs. In
-the first of them the frauds and mistakes of ``_frauds.py`` are planted, in turn.
+Run ``python benchmarks/verify.py --out benchmarks/results/verify.md``. Every honest package comes
+from another random sweep (recipes, seeds, split, sampler, trials, epochs). The frauds and mistakes
+of ``_frauds.py`` are planted, in turn, in the first package.
 """
 
 import sys
@@ -47,7 +47,7 @@ SEARCH, DRAWN, ALL = "without training", "at the default share", "with all trial
 
 @dataclass(frozen=True)
 class Attempt:
-    """One planted fraud: by which step it was refused, if at all."""
+    """One planted fraud, and the step that refused it, if any."""
 
     kind: str
     says: str

@@ -60,7 +60,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class Sweep:
-    """A checked sweep; ``Sweep(load_sweep("sweep.yaml"))`` takes it from a file."""
+    """A checked sweep; ``Sweep(load_sweep("sweep.yaml"))`` reads it from a file."""
 
     spec: SweepSpec
 
@@ -120,7 +120,7 @@ class SweepResult:
         return self._ledger.status
 
     def table(self, **options: Any) -> ComparisonTable:
-        """Return the comparison table; ``options`` are those of ``TableOptions``.
+        """Return the comparison table; ``options`` are the fields of ``TableOptions``.
 
         Raises:
             InputError: If an option has an unknown name; the message lists the known ones.

@@ -1,8 +1,8 @@
 """Sweeps over calibration methods: specification, search, tracking, selection and tables.
 
-The rooms from the bottom: ``sweep``, ``storage``, ``search``, ``tracking``, ``logits``,
-``tables``, ``statistics``, ``running``, ``replay``, ``report``, ``packages``, ``ui``, ``nightly``,
-``cli``. Each imports from those before it only.
+Packages from the lowest to the highest layer: ``sweep``, ``storage``, ``search``, ``tracking``,
+``logits``, ``tables``, ``statistics``, ``cluster``, ``executors``, ``running``, ``replay``,
+``view``, ``packages``, ``nightly``, ``cli``. Each imports only from the packages before it.
 """
 
 import lazy_loader

@@ -11,7 +11,7 @@ from orchestrator.storage.machines import Machines
 from trainables.jobs import Job, Report, charged, next_attempt
 
 ANSWER_SECONDS = 0.5  # How long stored results may delay the reports of running jobs.
-# No job: wait until a running one ends, the sweep is done, or the user has paused it.
+# Reasons for returning no job: wait for a running job, the sweep is done, or the user paused it.
 Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])
 
 
@@ -67,12 +67,12 @@ class Loop:
         return Pause.WAIT if self._running else job
 
     def _next_job(self) -> Job | Pause:
-        """Return a job; after a failure on a GPU not the same one, as the GPU may be broken."""
+        """Return a job; after a failure on a GPU another one, because the GPU may be broken."""
         job = Pause.WAIT if self._retries and not self._failed else self.source.next()
         return self._retries.pop() if self._retries and isinstance(job, Pause) else job
 
     def take(self, job: Job, report: Report) -> None:
-        """Record a report; ignore repeated ones and those of abandoned attempts."""
+        """Record a report; ignore repeated reports and reports of abandoned attempts."""
         if self._running.get(job.key) != job.attempt:
             return
         for text in report.notices:

@@ -90,16 +90,16 @@ class Parameter:
         choices: The values of a ``categorical``.
         defaults: Published defaults for a single ``dataset`` or ``dataset/model``.
         variants: Defaults by the value of the part's ``variant``.
-        ours: True if no paper gives the default; or each ``dataset`` or ``dataset/model`` for which
-            no paper does.
+        ours: True if no paper gives the default; or the list of each ``dataset`` or
+            ``dataset/model`` for which no paper gives it.
         grid: The values that the paper tried, if it lists them; they may be outside the range.
         grids: Other grids, by the value of the part's ``variant``.
         tuned: Each ``dataset`` or ``dataset/model`` on which the paper tuned the value, from
             ``grid`` if there is one, otherwise in the whole range.
         open: Each ``dataset/model`` of the papers for which no source gives a value.
-        search: Whether a sweep searches it; otherwise it keeps its default.
-        later: Whether it was added after outcomes had been stored. A configuration then includes
-            it only if it differs from its default, so that those outcomes keep their keys.
+        search: Whether a sweep searches the parameter; otherwise it has its default.
+        later: Whether the parameter was added after outcomes had been stored. A configuration then
+            includes it only if it differs from the default, so that these outcomes keep their keys.
         note: A remark for readers of the table.
     """
 
@@ -206,8 +206,8 @@ class SearchSpace:
         source: The paper.
         described: The fields of each parameter in the file, in the file's order.
         declared: Returns the fields that the part's class declares; imports PyTorch.
-        on_training: The values with which a calibrator is fitted on the networks' training rows;
-            empty if it always is, None if never.
+        on_training: The parameter values with which a calibrator is fitted on the networks'
+            training rows; empty if it is with all values, None if it never is.
         portfolio: Configurations that ``sampler: prior`` tries after the published default, best
             first; each has a value of every searched parameter.
         where: The file, for messages.
@@ -253,9 +253,9 @@ class SearchSpace:
         model: str | None = None,
         given: Mapping[str, Any] = NOTHING,
     ) -> dict[str, Any]:
-        """Return every parameter's value: the ``given`` one, otherwise the published default.
+        """Return every parameter's value: from ``given``, otherwise the published default.
 
-        A given ``variant`` selects the defaults.
+        A ``variant`` in ``given`` selects the defaults.
         """
         variant, point = given.get("variant"), {}
         for name, p in self.parameters.items():
@@ -268,7 +268,7 @@ class SearchSpace:
     def own_values(
         self, values: Mapping[str, Any], dataset: str | None = None, model: str | None = None
     ) -> list[str]:
-        """Return the parameters whose value is our own default for a dataset and model."""
+        """Return the parameters whose value is a default for this data that no paper gives."""
         # A seed is not a property of the method. Reading files avoids importing most parts.
         named = [n for n, fields in self.described.items() if fields.get("ours") and n != "seed"]
         known = [self.parameters[name] for name in named if name in values]

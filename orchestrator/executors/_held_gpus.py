@@ -21,7 +21,7 @@ class HeldGpus:
 
     def __init__(self, sizes: Sequence[tuple[float, float]]) -> None:
         self._sizes = sizes
-        self._actors: dict[str, dict[Any, Any]] = {}  # By node: answer and the actor that gives it.
+        self._actors: dict[str, dict[Any, Any]] = {}  # By node: maps an answer to its actor.
         self._looked = float("-inf")
         self._first = True
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 BEAT_SECONDS = 5.0  # Time between two signs of progress of a worker.
-LEAST_SECONDS = 600.0  # Lowest default limit; a first long batch or a compiler takes less.
+LEAST_SECONDS = 600.0  # Lowest default limit; the first batch or a compiler takes less time.
 FACTOR = 10  # The default limit, as a multiple of the longest silence that a worker broke.
 MOST_AT_ONCE = 10.0  # Maximum seconds added per check; the driver itself may have been stopped.
 

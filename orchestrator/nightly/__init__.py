@@ -2,6 +2,5 @@
 
 import lazy_loader
 
-# Imported on first use: commands that judge no night do not need SciPy, those that run none do not
-# need torch.
+# Imported on first use: only judging nights needs SciPy, and only running them needs torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

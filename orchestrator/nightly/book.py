@@ -45,7 +45,7 @@ class Acceptance:
     time: str
 
     def line(self) -> str:
-        """Return its line in ``accepted.jsonl``."""
+        """Return the change's line in ``accepted.jsonl``."""
         return json.dumps({**vars(self), "cell": str(self.cell)}) + "\n"
 
 
@@ -265,7 +265,7 @@ class BucketBook(Book):
             self._fetch()
 
     def _fetch(self) -> set[Path]:
-        """Do the same; return the local paths of all files in the bucket."""
+        """Download as ``fetch`` does; return the local paths of all files in the bucket."""
         entries = self._cache.bucket.listed(self._name)
         sizes = {self._cache.folder / entry.name: entry.bytes for entry in entries}
         # Compare sizes, not times: a longer file in the bucket may be as old as the copy.

@@ -26,7 +26,7 @@ COSTS = ("images_per_second", "wall_seconds", "peak_memory")
 
 
 class ReportModel(StrictModel):
-    """Where a night's verdict is reported, besides the folder of the night.
+    """Where a night's verdict is reported, in addition to the folder of the night.
 
     Attributes:
         markdown: Path of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.
@@ -75,7 +75,7 @@ class GateModel(StrictModel):
     """How ``nightly gate`` runs the benchmark on another revision.
 
     Attributes:
-        repository: Folder of the repository; by default that of the current folder.
+        repository: Folder of the repository; by default the repository of the current folder.
         setup: Command that prepares each checked-out commit, such as ``[make, setup]``; it runs
             without a shell. If it creates a ``.venv``, the night runs with its Python, so that
             changes of ``constraints.txt`` count. Otherwise all commits use the installed libraries.
@@ -97,7 +97,7 @@ class NightlyModel(StrictModel):
         sweep: Content of a sweep file, or its path relative to the nightly file.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Largest number of earlier nights that a night is compared with.
-        keep: Number of nights whose weights, logits and journals are kept; of older ones only
+        keep: Number of nights whose weights, logits and journals are kept; older nights keep only
             record, verdict and summaries.
     """
 

@@ -43,10 +43,10 @@ def measure_night(
 ) -> NightRecord:
     """Return a night's record from the journal of its sweep.
 
-    Test metrics are those of the chosen configurations. ``wall_seconds`` is the cost of the whole
-    chain of stages; ``images_per_second`` and ``peak_memory`` are those of the recipe's last stage.
-    Images are training images, or validation rows for a calibrator; seconds are those of the mean
-    epoch (CPU time on a CPU). ``seconds`` is the wall time of the whole sweep, None if it was
+    Test metrics belong to the chosen configurations. ``wall_seconds`` is the cost of the whole
+    chain of stages; ``images_per_second`` and ``peak_memory`` belong to the recipe's last stage.
+    Images are training images, or validation rows for a calibrator; the time is the mean over
+    epochs (CPU time on a CPU). ``seconds`` is the wall time of the whole sweep, None if it was
     interrupted.
     """
     # A night has one search trial per study, so each seed has one trial.

@@ -128,7 +128,7 @@ class NightRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NightRecord:
-        """Return what ``to_json`` wrote; raise ``KeyError`` or ``ValueError`` for anything else."""
+        """Read the values of ``to_json``; raise ``KeyError`` or ``ValueError`` for others."""
         cells = {
             CellKey(row["recipe"], row["task"], row["metric"]): {
                 int(seed): float(value) for seed, value in row["values"].items()
@@ -223,7 +223,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
-        """Return what ``to_json`` wrote; raise ``ValueError`` for anything else."""
+        """Read the values of ``to_json``; raise ``ValueError`` for others."""
         try:
             return _VERDICTS.validate_python(data)
         except ValidationError as error:

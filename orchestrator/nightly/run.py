@@ -47,8 +47,8 @@ def run_night(
 
     Nights that were interrupted are resumed, earlier ones first: finished trials are kept,
     unfinished ones are computed again. If code, libraries, hardware or data have changed since the
-    start of a night, an earlier one is given up and tonight's restarts, because a night computed
-    half by each version says nothing about either. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
+    start of a night, an earlier night is given up and tonight's night restarts, because results of
+    two versions cannot be judged as one night. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
     ``address`` is the Ray cluster to join; None starts Ray on this machine.
 
     Raises:

@@ -35,8 +35,8 @@ FRAMEWORK, SCHEMA = "calsweep", "0.3.0"
 def write_evaluations(package: Package, folder: Path, repo: str) -> None:
     """Write the figures of a package into the folder of a future repository.
 
-    The Hub takes one value per model and task. So each pair of recipe and task is a model, and each
-    pair of task and metric is a task of the benchmark.
+    The Hub accepts one value per model and task. So each pair of recipe and task is a model, and
+    each pair of task and metric is a task of the benchmark.
     """
     table = build_table(package.results)
     tasks, recipes = _short(table.tasks), _short(table.recipes)

@@ -91,7 +91,7 @@ def render_page(package: Package) -> str:
 def store_rows(
     package: Package, store: ArtifactStore, key_of: Callable[[str], str] = lambda key: key
 ) -> None:
-    """Put the test rows of a package's cells into a store, under keys given by ``key_of``."""
+    """Write the test rows of a package's cells into a store, with the keys of ``key_of``."""
     for cell in package.cells:
         found = tested(package, cell)
         rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
@@ -215,7 +215,7 @@ def _check_kind(path: Path) -> None:
         ends = stream.read(4)
     if begins != b"PK\3\4":
         raise UnfitError(f"{path} is not a .calsweep file")
-    if ends != b"PK\5\6":  # zipfile may mistake the end of a .npz member for that of the file.
+    if ends != b"PK\5\6":  # zipfile may read the end of a .npz member as the file's end.
         raise UnfitError(f"{path} is truncated: its end is missing; copy it again")
 
 

@@ -12,8 +12,8 @@ A package is a zip archive, extracted to a folder while it is used:
     table.csv, cells.json
     index.html, results.parquet, trials.parquet, predictions.parquet
 
-The files of the last two lines are derived from the others, for other programs. Those of the last
-line are only in a ``.calsweep`` file, which may lack ``test``, ``validation`` and ``suites``.
+The files of the last two lines are derived from the others, for other programs. The files of the
+last line are only in a ``.calsweep`` file, which may lack ``test``, ``validation`` and ``suites``.
 """
 
 import json
@@ -182,7 +182,7 @@ def header_of(license: str) -> dict[str, Any]:
 
 
 def check_header(package: Package) -> str:
-    """Return the first difference of a package's header from that of this version, or ""."""
+    """Return the first difference between a package's header and this version's, or ""."""
     found = package.header
     for name, ours in header_of(str(found.get("license", ""))).items():
         if found.get(name) != ours:

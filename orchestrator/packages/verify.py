@@ -54,7 +54,7 @@ class VerifyOptions:
         tolerance: Largest difference of equal figures, and of equal probabilities.
         data_root: Folder of downloaded data sets.
         trust_plugins: Whether the code of the package's plugins is run.
-        revision: The revision that must have computed the package; by default that of this code.
+        revision: The revision that must have computed the package; by default this code's.
     """
 
     share: float = SHARE

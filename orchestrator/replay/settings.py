@@ -15,7 +15,7 @@ from trainables.metrics import METRICS
 if TYPE_CHECKING:
     Judge: TypeAlias = str
 else:
-    # Without objectives that evaluations do not measure on test data.
+    # Exclude objectives that are not measured on test data.
     _UNMEASURED = ("search", "rows")
     _JUDGES = [m.name for m in METRICS.values() if m.is_objective and m.source not in _UNMEASURED]
     Judge = Literal[tuple(_JUDGES)]

@@ -253,7 +253,7 @@ class SweepState:
         self._settle(study)
 
     def _settle(self, study: StudyState) -> None:
-        """Score the trials of a study that can be scored, then those of the studies it guards."""
+        """Score a study's trials if possible, then the trials of the studies that it guards."""
         reference = self.studies.get(study.plan.reference or "")
         if not study.closed and (reference is None or reference.closed):
             self._score(study)
@@ -304,7 +304,7 @@ class SweepState:
         self._news(study)
         self._emit_once(study.closing(reason))
         if self._beaten is not None and study.chosen is not None:
-            # The published default, the first trial, is measured besides the chosen one.
+            # The published default (the first trial) is measured in addition to the chosen trial.
             kept = {0, study.chosen.trial.number}
             beaten = [trial for number, trial in study.trials.items() if number not in kept]
             names = [trial.request.ref for trial in beaten]

@@ -32,8 +32,8 @@ class Standing:
     """The figures of one recipe in the arena.
 
     Attributes:
-        gains: Metric to baseline minus recipe, the mean over networks; fractions (nats for NLL).
-            Above 0 is better.
+        gains: Maps a metric to its value for the baseline minus the recipe, averaged over networks;
+            fractions (nats for NLL). Above 0 is better.
         wins: Share of matches won; a tie is half a win. A match compares the NLL of two recipes on
             one task and seed.
         strength: Bradley-Terry strength on the Elo scale, 0 for the baseline; 100 more points are
@@ -59,7 +59,7 @@ class Arena:
     Attributes:
         tasks: Number of tasks, such as fitting sizes of each network.
         seeds: Number of splits of each task.
-        absent: Recipe to the reason why it is left out.
+        absent: Maps a recipe to the reason why it is left out.
         lacking: Number of further networks needed to separate any two recipes; 0 if enough.
     """
 

@@ -14,7 +14,7 @@ from trainables.metrics import METRICS, Rows, of_sets
 LEVEL = 0.95
 POWER = 0.8
 DRAWS = 2000
-SMALL = 1 << 23  # Counts, of two bytes each.
+SMALL = 1 << 23  # Maximum number of counts (two bytes each) in a cached array.
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def paired_bootstrap(
     inside the floor. Accuracy, NLL and Brier have no bias and need no correction.
 
     Args:
-        predictions: Recipe to log-probabilities (N, K), one per seed.
+        predictions: Maps a recipe to log-probabilities (N, K) of N rows, one tensor per seed.
         labels: (N,), integers in [0, K); or one such tensor per seed.
         metric: One of ``METRICS.measurable``, with 15 bins.
         baseline: A key of ``predictions``.

@@ -31,8 +31,8 @@ class PairVerdict:
 
     Attributes:
         better: The recipe that is claimed to be better.
-        values: The metric of both, the mean over seeds; fractions (nats for NLL).
-        accuracies: The accuracy of both, the mean over seeds.
+        values: Metric of both recipes, the mean over seeds; fractions (nats for NLL).
+        accuracies: Accuracy of both recipes, the mean over seeds.
         difference: ``better`` minus ``than``, with its own 95% interval over seeds and test rows.
         p: p-value with Holm's correction for all pairs of the claim; 1 if it was not tested.
         detectable: The smallest difference that such a comparison finds in 80% of cases.
@@ -100,7 +100,7 @@ def judge_claim(
 ) -> ClaimVerdict:
     """Test every pair of recipes of a claim by ``contrast``.
 
-    A claim on calibration applies only to networks that kept their accuracy: that of both recipes
+    A claim on calibration applies only to networks that kept their accuracy: for both recipes, it
     must be above twice chance, and at most ``TOLERANCE`` below their method alone, if that was run.
     Other pairs do not count in Holm's correction. A pair decides if its difference exceeds the
     margin at the 5% level, over seeds and test rows. One seed of trained networks never decides,

@@ -20,7 +20,7 @@ def with_columns(
 
     Args:
         results: Results of any tasks.
-        names: Metrics that are shown; those of other sources are ignored.
+        names: Metrics that are shown; metrics of other sources are ignored.
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
         say: Receives a line for each figure that cannot be computed, or not from all rows.
     """

@@ -105,7 +105,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         store: ``STORAGE/artifacts`` of the sweep, or its ``KeptPredictions``.
 
     Attributes:
-        absent: Recipe to the reason why it has no predictions.
+        absent: Maps a recipe to the reason why it has no predictions.
         labels: Labels of the first seed, (N,), equal for all recipes.
         truths: Labels of each seed, (N,); equal for all seeds unless there are ``numbers``.
         images: Image of each row if the rows are pixels, (N,); else None.
@@ -199,8 +199,8 @@ class TaskComparison:
 
     Attributes:
         floors: Noise floor of each recipe, the mean over seeds; empty if the metric has none.
-        flipped: Recipe to the share of test rows whose predicted class differs from the baseline's,
-            in [0, 1], the mean over seeds.
+        flipped: Maps a recipe to the share of test rows whose predicted class differs from the
+            baseline's, in [0, 1], the mean over seeds.
     """
 
     task: str
@@ -295,7 +295,7 @@ class Board:
     Attributes:
         figures: The metric of each recipe, seed by seed.
         floors: Noise floor of each recipe, the mean over seeds; empty if the metric has none.
-        absent: Recipe to the reason why it is left out.
+        absent: Maps a recipe to the reason why it is left out.
         labels: Labels of the test rows, (N,); None if they are not known.
     """
 
@@ -356,7 +356,7 @@ def _check(metric: str) -> None:
 
 
 PUBLISHED = "the published default"
-DRAWS = 500  # The ends of an interval vary by about 6% of its width, in a quarter of the time.
+DRAWS = 500  # The ends of an interval vary by about 6% of its width.
 
 
 def search_gains(

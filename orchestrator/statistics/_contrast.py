@@ -21,7 +21,7 @@ class Contrast:
 
     Attributes:
         value: First minus second, of the means over seeds; fractions (nats for NLL).
-        centre: The same without the bias of a binned error; see ``paired_bootstrap``.
+        centre: ``value`` without the bias of a binned error; see ``paired_bootstrap``.
         between: Variance of the difference between seeds, on these test rows; 0 for one seed.
         shared: Variance due to test rows that is common to all seeds.
         own: Variance due to test rows that is independent between seeds.
@@ -90,8 +90,9 @@ def moderated(contrasts: Sequence[Contrast], recipes: int) -> list[Contrast]:
     Two or three seeds estimate a variance badly, but all pairs together estimate it well: the
     empirical Bayes estimate of Smyth (2004, section 6.2) shrinks each variance towards their common
     value, less if they differ more. Pairs share recipes, so they are less independent than the fit
-    assumes. Half of its degrees of freedom keep the error rate in simulations
-    (``benchmarks/ties.py``), all of them do not. Their limit is that of all recipes and seeds.
+    assumes. So only half of the fit's degrees of freedom are used: this keeps the error rate in
+    simulations (``benchmarks/ties.py``), and using all of them does not. The degrees of freedom of
+    all recipes and seeds are the limit.
     """
     seeds = [one for one in contrasts if one.seeds > 1]
     typical = float(np.median([one.between for one in seeds])) if seeds else 0.0

@@ -17,7 +17,7 @@ from trainables.store.artifacts import ArtifactStore
 
 SCORE = "nll"
 RIVALS = ("ece", "augrc", "aps_90_size")
-NAMED = 3  # Most pairs of recipes in a line.
+NAMED = 3  # Maximum number of pairs of recipes in a line.
 
 
 class Answer(NamedTuple):
@@ -98,13 +98,12 @@ class Spread(NamedTuple):
     """The standard deviation of the figure of one network, and the sources of its variance.
 
     Attributes:
-        deviation: Over everything that was repeated; in the metric's unit.
-        rows: Share of what other test rows would change, in [0, 1].
-        seeds: Share of what another seed would change; with a split of its own for each seed, of
-            the split as well. None of one seed.
-        search: Share of what another search would change. None unless a split has several sweeps.
-        splits: Share of what another split would change; of another search on it too where
-            ``search`` is None. None of one split.
+        deviation: Standard deviation over everything that was repeated; in the metric's unit.
+        rows: Share of the variance due to test rows, in [0, 1].
+        seeds: Share due to seeds, including splits if each seed has its own; None with one seed.
+        search: Share due to the search; None unless a split has several sweeps.
+        splits: Share due to splits, including the search if ``search`` is None; None with one
+            split.
     """
 
     task: str
@@ -119,8 +118,8 @@ class Spread(NamedTuple):
 def spreads(sweeps: Sequence[Board], splits: Sequence[str]) -> Iterator[Spread]:
     """Yield the spread of each recipe's figure over sweeps of one task.
 
-    The variance is nested: seeds in searches in splits, and each level is estimated without what
-    the levels within it explain. Sweeps must not share seeds: they would share networks.
+    The variance is nested: seeds in searches in splits. The variance of each level excludes the
+    variance of the levels within it. Sweeps must not share seeds: they would share networks.
 
     Args:
         sweeps: The boards of each sweep.
@@ -147,14 +146,14 @@ def _shares(
     """Return the deviation, and the shares of rows, seeds, search and splits.
 
     Args:
-        figures: Those of each sweep.
+        figures: The figures of each sweep.
         splits: Means over seeds of the sweeps of each split.
         same: Whether all sweeps have the same test rows.
     """
     parts = [_parts(own) for own in figures]
     rows = fmean(own.shared + own.own for own in parts)
     seeded = [own for own in parts if own.seeds > 1]
-    # What the rows change in each seed on its own is part of the variance between seeds.
+    # The variance between seeds includes the part of the rows' variance that is independent.
     seeds = fmean(max(own.between - own.own, 0.0) for own in seeded) if seeded else None
     of_mean = fmean(own.between / own.seeds for own in seeded) if seeded else 0.0
     repeated = [own for own in splits if len(own) > 1]

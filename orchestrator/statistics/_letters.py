@@ -1,4 +1,4 @@
-"""The compact letter display: recipes that share a letter cannot be told apart."""
+"""The compact letter display: recipes that share a letter do not differ significantly."""
 
 from collections.abc import Collection, Sequence
 from string import ascii_letters
@@ -8,12 +8,12 @@ def letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict
     """Return the letters of each name, by insertion and absorption (Piepho, 2004).
 
     Args:
-        names: Names, the best first; its group is ``a``.
+        names: Names, the best first; the best is in group ``a``.
         differing: The pairs that differ.
 
     Returns:
-        Name to letters. Two names share a letter if and only if they do not differ. Groups after
-        the 52nd have numbers.
+        The letters of each name. Two names share a letter if and only if they do not differ. Groups
+        after the 52nd have numbers.
     """
     groups: list[frozenset[str]] = [frozenset(names)]
     for pair in differing:

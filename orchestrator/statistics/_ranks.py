@@ -28,9 +28,9 @@ class BlockScores:
     """Scores of the recipes that have one on every block.
 
     Attributes:
-        scores: Recipe to block to score, the mean over seeds.
-        incomplete: Recipe to the blocks on which it has no score; these are not ranked.
-        seeds: Fewest and most seeds of a score.
+        scores: Maps recipe and block to the score, averaged over seeds.
+        incomplete: Maps each recipe that is not ranked to the blocks on which it has no score.
+        seeds: Smallest and largest number of seeds of a score.
     """
 
     scores: dict[str, dict[Place, float]]
@@ -102,9 +102,9 @@ class RankComparison:
     """Recipes ranked over blocks.
 
     Attributes:
-        ranks: Recipe to its average rank, best first; 1 is the best, equal scores share a rank.
+        ranks: Average rank of each recipe, best first; 1 is the best, equal scores share a rank.
         friedman: p-value of the hypothesis that all recipes are equal; None if not testable.
-        critical_difference: Of average ranks (Nemenyi); None if ``friedman`` is None.
+        critical_difference: Critical difference of ranks (Nemenyi); None if ``friedman`` is None.
     """
 
     ranks: dict[str, float]
@@ -164,7 +164,7 @@ def rank_comparison(
     ``p`` is also None for a pair that differs on too few blocks; Friedman's test has the same rule.
 
     Args:
-        scores: Recipe to block to score, finite; every recipe on the same blocks.
+        scores: Maps recipe and block to a finite score; every recipe has the same blocks.
         higher: Whether higher scores are better.
         control: Compare every recipe with this one only, which needs fewer blocks; empty for all
             pairs.

@@ -12,7 +12,7 @@ from trainables.common.later import Tensor, torch
 from trainables.metrics import Rows, bin_index, rows_or_value, width_edges
 
 BINS = 15  # Same as in the test metrics of evaluations.
-BLOCK = 1 << 23  # Most numbers per matrix product.
+BLOCK = 1 << 23  # Maximum size of the factor in a matrix product.
 
 
 class Resampled(NamedTuple):
@@ -126,7 +126,7 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 
 
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
-    """Return the measure with bins of equal mass, which every resample cuts for its own rows.
+    """Return the measure with bins of equal mass; each resample has its own bin edges.
 
     An edge of ``aece`` is at a confidence or between it and the next one, so a bin always ends
     after that confidence and its equals: a rank determines it, whatever the edge's exact value.

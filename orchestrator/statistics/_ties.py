@@ -1,4 +1,4 @@
-"""Groups of recipes that cannot be told apart on one task, and the sample size that would."""
+"""Groups recipes that do not differ significantly on one task; estimates the sample they need."""
 
 import math
 from bisect import bisect_left
@@ -22,13 +22,13 @@ CLOSE = 1.25
 
 @dataclass(frozen=True)
 class Need:
-    """The further seeds or test rows that would separate two recipes, given their difference.
+    """The numbers of further seeds or test rows that would separate two recipes.
 
     Attributes:
         first, second: The recipes.
-        size: Their difference; fractions (nats for NLL).
-        seeds: Fewest and most further seeds; None if more seeds alone never suffice.
-        rows: The same for test rows.
+        size: The difference between the recipes; fractions (nats for NLL).
+        seeds: Smallest and largest number of seeds; None if more seeds alone never suffice.
+        rows: Smallest and largest number of test rows; None if more rows alone never suffice.
     """
 
     first: str
@@ -39,7 +39,7 @@ class Need:
 
     @property
     def text(self) -> str:
-        """Return it as a sentence."""
+        """Return the need as a sentence."""
         parts = [
             f"{self._number(ends)} {unit}"
             for ends, unit in ((self.seeds, "seeds"), (self.rows, "test rows"))
@@ -71,8 +71,8 @@ class Ties:
     """The recipes of one task in groups.
 
     Attributes:
-        values: Recipe to its metric, the mean over seeds, the best first.
-        letters: Recipe to its groups: two share a letter if and only if they cannot be told apart.
+        values: Metric of each recipe, the mean over seeds, the best first.
+        letters: Groups of each recipe; two recipes share a letter unless they differ significantly.
         need: The sample that would separate the two best; None if they are separate or equal.
     """
 
@@ -153,7 +153,7 @@ def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
 
 
 def rows_needed(own: Contrast, size: float, level: float, floor: float = -1.0) -> float | None:
-    """Return the same as a multiple of the test rows; None if the seeds are too few."""
+    """Return the number of test rows needed, as a multiple of these; None if seeds are too few."""
     between = max(own.between - own.own, 0.0) / own.seeds
     left = (size / reach(own.freedom, level)) ** 2 - between
     if left <= 0:

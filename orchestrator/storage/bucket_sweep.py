@@ -64,8 +64,8 @@ class BucketSweep:
         """Update the local copy of the sweep's specification, notes and journal.
 
         The many other ``files`` (logs and diagrams) are downloaded only on request. A longer local
-        journal is kept, and the next run uploads the rest. One that differs, because another
-        machine resumed the sweep without its last lines, is renamed.
+        journal is kept, and the next run uploads the rest. A local journal that differs, because
+        another machine resumed the sweep without its last lines, is renamed.
 
         Raises:
             AwayError: If the bucket does not answer.

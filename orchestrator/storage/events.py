@@ -64,7 +64,7 @@ class StudyOpened(Event):
         row: Whether it is a row of the table; False if only other studies need it.
         fingerprint: Hash of the data and their split.
         setting: Hash of data, model and protocol.
-        origin: All settings besides a trial's configuration that are needed to compute it again,
+        origin: All settings that are needed to compute a trial again, except its configuration,
             and the ``seeds`` of the table.
     """
 
@@ -164,8 +164,8 @@ class TrialScored(Event):
     """A trial was scored: its validation objective with the accuracy guard, lower is better.
 
     Attributes:
-        error: Paired standard error of the difference between its accuracy and that of plain
-            cross-entropy, if the guard uses it.
+        error: Paired standard error of the difference in accuracy from plain cross-entropy, if the
+            guard uses it.
     """
 
     event: ClassVar[str] = "trial_scored"

@@ -194,7 +194,7 @@ class Ledger:
 
     @property
     def pareto(self) -> tuple[str, ...]:
-        """Return the validation metrics of the Pareto front, besides the objective."""
+        """Return the validation metrics of the Pareto front in addition to the objective."""
         return tuple(self.spec.get("search", {}).get("pareto", ()))
 
     @property

@@ -51,9 +51,9 @@ def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[flo
 def seconds_left(works: Sequence[Work], places: int) -> float | None:
     """Estimate the remaining seconds; None before any trial has ended.
 
-    A trial is assumed to take the mean time of ended trials in its study, else of those with its
-    stage and task, else with its stage. Up to ``places`` trials run at once; studies wait for those
-    on which they depend.
+    A trial is assumed to take the mean time of ended trials in its study, else of its stage and
+    task, else of its stage. Up to ``places`` trials run at once; studies wait for the studies on
+    which they depend.
     """
     costs = {work.study: _cost(work, works) for work in works}
     if not any(work.costs for work in works):

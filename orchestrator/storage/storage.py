@@ -247,8 +247,8 @@ class SweepFolder:
 class Storage:
     """The folder of artifacts, prepared data, sweeps and the default tracking database.
 
-    For a storage in a bucket this is the local copy, and looking up a sweep updates its copy. The
-    permissions of the folder determine those of new files, see ``follow_folder``.
+    For a storage in a bucket this is the local copy, and looking up a sweep updates its copy. New
+    files get their permissions from the folder, see ``follow_folder``.
 
     Attributes:
         plugins: Folder of the copies of plugins, by the hash of their code.

@@ -61,7 +61,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All studies of a sweep, each after those on which it depends."""
+    """All studies of a sweep, each after the studies on which it depends."""
 
     spec: SweepSpec
     studies: tuple[StudyPlan, ...]

@@ -314,7 +314,7 @@ class SearchModel(_Strict):
         parallel_trials: Number of trials of one study that are suggested without knowing each
             other's results. It limits how many run at once, and makes suggestions the same on any
             machine.
-        spaces: Ranges that replace those of search spaces, by part and parameter.
+        spaces: Ranges that replace the search spaces' ranges, by part and parameter.
         fixed: Values of parameters that are not searched, by part and parameter.
         tune: Names of searched parameters by part. If given, only these and those in ``spaces`` are
             searched, such as the few that a paper tuned by hand.
@@ -443,7 +443,7 @@ class ResourcesModel(_Strict):
 
     @property
     def given(self) -> StageResources:
-        """Return the resources for reading given logits: those of a calibration."""
+        """Return the resources for reading given logits, which are a calibration's."""
         return self.calibrate
 
 

@@ -547,7 +547,7 @@ class ComparisonTable:
         return f"{splits} (none used for the search)" if own == {False} else splits
 
     def _of_ties(self, ties: Mapping[tuple[str, str], Grouping]) -> Iterator[str]:
-        """Yield the meaning of the letters, and what separating the best recipes would take."""
+        """Yield the meaning of the letters, and the sample that would separate the best recipes."""
         single = any(found.seeds == 1 for found in ties.values())
         yield (
             "recipes that share a letter cannot be told apart on the same task by the same metric "

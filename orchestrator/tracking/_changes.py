@@ -96,7 +96,7 @@ class Changes:
         ]
 
     def _changes(self, event: Event) -> list[Change]:
-        """Return the changes of an event that affects no count; the ledger gets it afterwards."""
+        """Return the changes of an event that affects no count, before the ledger applies it."""
         studies, trials, time = self.ledger.studies, self.ledger.trials, event.time
         match event:
             case StudyOpened(study=run) | TrialStarted(key=run) if run in trials or run in studies:

@@ -73,8 +73,8 @@ def comparable_studies(
 ) -> tuple[list[TrackedStudy], str]:
     """Return the studies of a recipe on a task that may be ranked together, oldest first.
 
-    Studies without a finished trial, or with other code than the latest, are excluded. A note about
-    those with other code is returned as well; it is empty if there are none.
+    Studies without a finished trial, or with other code than the latest, are excluded. Also return
+    a note about the studies with other code; it is empty if there are none.
     """
     every = _studies(tracker, experiments, task, recipe)
     kept = [found for found in every if where.holds(found.study, found.run.tags)]

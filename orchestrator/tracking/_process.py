@@ -52,7 +52,7 @@ class Memory:
     Attributes:
         store: Digest of the tracker's address and experiment to which this state belongs.
         offset: Bytes of the journal that have been delivered.
-        last: Time of the last event in them. It detects a journal that was cut and continued.
+        last: Time of the last delivered event. It detects a journal that was cut and continued.
         runs: Run id of each trial (by key) and study (by name).
         ahead: Bytes beyond ``offset`` that have been delivered, roughly; a restarted shipper sends
             them again.
@@ -116,7 +116,7 @@ class ShipperProcess:
         self.process = self._start()
 
     def revive(self) -> bool:
-        """Restart the process if it died before its work was done; return whether it had."""
+        """Restart the process if it died before its work was done; return True if it did."""
         if self.process.poll() in (None, 0):
             return False
         self.process = self._start()

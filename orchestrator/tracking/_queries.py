@@ -14,8 +14,8 @@ from orchestrator.tracking.tracker import RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, redacted
 
-RECENT = 50  # Trials in the median.
-MOST = 1000  # Runs searched for them.
+RECENT = 50  # Number of trials in the median.
+MOST = 1000  # Maximum number of runs that are searched for these trials.
 
 
 def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[StudyResult]:

@@ -14,7 +14,7 @@ from trainables.common.yaml_text import read_mapping
 
 
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
-    """Return the address of ``default_tracking_uri``, after delivery of missing events to it."""
+    """Deliver missing events to the tracker at ``default_tracking_uri``; return its address."""
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):
         return uri

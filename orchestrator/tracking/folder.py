@@ -29,7 +29,7 @@ from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import SYNC
 
 Record = dict[str, Any]
-SETTLED = 100_000_000  # Nanoseconds after which a change must give a folder another time.
+SETTLED = 100_000_000  # Nanoseconds after which a further change gives the folder a new time.
 _latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment of the last query.
 
 

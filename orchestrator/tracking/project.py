@@ -31,7 +31,7 @@ def records(uri: str) -> Path:
 class ProjectTracker(FolderTracker):
     """Keeps runs in a folder, and sends their metrics to a project of trackio or W&B.
 
-    Metrics are sent when a run ends; those that are logged later are sent at once. Runs are read
+    Metrics are sent when a run ends; metrics that are logged later are sent at once. Runs are read
     from the folder.
     """
 

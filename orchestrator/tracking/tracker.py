@@ -50,7 +50,7 @@ class Run:
         parent: Id of the run that it belongs to, if any.
         status: ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``.
         started: Milliseconds since 1970.
-        metrics: Name to the last value: of the points with the greatest step, the latest.
+        metrics: Maps a name to its last value: the latest point of the greatest step.
     """
 
     id: str
@@ -71,7 +71,7 @@ class RunQuery:
         marked: A required tag with any value but "".
         order: Metrics to sort by: the lowest first, runs without them last, ties by age (oldest
             first). None sorts by age, newest first.
-        page: Runs fetched at once.
+        page: Number of runs per request.
     """
 
     experiments: Sequence[str]
@@ -117,7 +117,7 @@ class Tracker(TrackerKind, RunReader):
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
     ) -> tuple[Experiment, bool]:
-        """Return the experiment of that name, and whether it was created now, with that kind.
+        """Return the experiment ``name``, and whether it was created now (with ``kind``).
 
         A tracker without its own place for files stores them under ``artifact_root``.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_CURVES = 16
 MOST_STUDIES = 100  # Studies on one page: more are too slow in a browser.
 TREES = 16  # More do not improve the estimate, see docs/results/importance.md.
-ENOUGH = 10  # Fewest trials: with fewer a forest finds importance in noise.
+ENOUGH = 10  # Minimum number of trials: with fewer, a forest finds importance in noise.
 
 
 def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ class Scales:
         self._absolute = np.array([t.absolute for t in thresholds])
 
     def worse(self, figures: Floats) -> Floats:
-        """Return figures (..., C) on the scale on which larger is worse."""
+        """Return figures (..., C) of C columns on the scale on which larger is worse."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.sign * np.where(self.ratio, np.log(figures), figures)
 
@@ -57,7 +57,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class Judged:
-    """The chart's judgement of one night; arrays (..., C) on the scale of ``Scales.worse``.
+    """The chart's judgement of one night: arrays (..., C) for C cells, as in ``Scales.worse``.
 
     Attributes:
         expected: Mean of the good nights before.
@@ -92,9 +92,9 @@ class Chart:
 
     A night is *out* if its difference from the mean of the last ``window`` good nights is above the
     practical threshold and outside the control limit of Student's t for one more night. The noise
-    is that of each good night against the mean of the good nights before it, so steps and drifts do
-    not increase it. ``PRIOR_NIGHTS`` nights of assumed noise are added, so constant and very short
-    series need no special rule.
+    is measured between each good night and the mean of the good nights before it, so steps and
+    drifts do not increase it. ``PRIOR_NIGHTS`` nights of assumed noise are added, so constant and
+    very short series need no special rule.
 
     - Out once: the next night is judged without it. If the next night is not out, this one becomes
       a good night, clipped at ``CUT_ERRORS`` standard errors.
@@ -207,7 +207,7 @@ class Chart:
         self._noise = _pushed(self._noise, where & (judged.nights > 0), apart)
 
     def _restart(self, where: Flags) -> None:
-        """Replace the good nights with the last ones, which were better."""
+        """Replace the good nights with the last nights, which were better."""
         if where.any():
             self._good = np.where(where, np.nan, self._good)
             for night in self._out:

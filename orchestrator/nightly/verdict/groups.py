@@ -14,7 +14,7 @@ def grouped(findings: Sequence[Finding]) -> list[Group]:
 
     One bug usually makes several metrics and recipes worse. So missing results, quality figures and
     costs that went wrong on the same night form one group each. Hard findings are worst, then
-    those with the largest difference in multiples of the practical threshold.
+    findings with the largest difference in multiples of the practical threshold.
     """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for found in findings:

@@ -85,8 +85,8 @@ def detectable(
 ) -> dict[CellKey, tuple[float, float]]:
     """Return the expected figure of each cell, and the figure from which on changes are detected.
 
-    Nine in ten changes of that size raise an alarm on their second night. The cells are those of
-    the last record (oldest first) with at least ``FEW_NIGHTS`` earlier nights.
+    Nine in ten changes of that size raise an alarm on their second night. Only cells of the last
+    record (oldest first) with at least ``FEW_NIGHTS`` earlier nights are included.
     """
     return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 

@@ -30,11 +30,11 @@ def night_series(
     cells: Sequence[CellKey],
     accepted: Mapping[CellKey, str] | None = None,
 ) -> Floats:
-    """Return one figure per night (oldest first) and cell (T, C), NaN if it is missing.
+    """Return figures (T, C) of T nights (oldest first) and C cells, NaN if missing.
 
-    All nights of a cell use the same seeds: those that the last night shares with the most recent
-    night that has any of them. Nights without all of these seeds are left out, and so are nights
-    before an accepted change of the cell, or of its recipe and task.
+    All nights of a cell use the same seeds: the seeds that the last night shares with the most
+    recent night that has any of them. Nights without all of these seeds are left out, and so are
+    nights before an accepted change of the cell, or of its recipe and task.
     """
     table = np.full((len(records), len(cells)), np.nan)
     names = [record.night for record in records]
@@ -56,7 +56,7 @@ def first_place(names: Sequence[str], cell: CellKey, accepted: Mapping[CellKey, 
 
 
 def _place(names: Sequence[str], night: str) -> int:
-    """Return a night's index; if it is gone, that of the next by date (0 if there is none)."""
+    """Return a night's index; if it is missing, the index of the next by date (0 if none)."""
     if night in names:
         return names.index(night)
     earlier = sum(name < night for name in names)
@@ -92,7 +92,7 @@ def find_steps(series: Floats, noise: float) -> tuple[Step, ...]:
     reduce the squared error by ``STEP_ERRORS`` squared times the variance.
 
     Args:
-        series: Finite figures (T,), oldest first.
+        series: Finite figures (T,) of T nights, oldest first.
         noise: Standard deviation of one night, above 0.
 
     Raises:
@@ -114,7 +114,7 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
     """Return the last step and the best earlier level, if the series has become worse.
 
     Args:
-        series: Finite numbers (T,), oldest first; larger is worse.
+        series: Finite numbers (T,) of T nights, oldest first; larger is worse.
         noise: Standard deviation of one night, above 0.
         threshold: Smallest difference that matters.
     """

@@ -12,7 +12,7 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.limits import STAGES, Limits
 from orchestrator.nightly.verdict.series import first_place
 
-SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with those before.
+SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with the nights before.
 FEWEST = 10  # Minimum number of nights before them.
 MOST = 60  # Maximum number of nights before them that are used.
 CHANCE = 2e-4  # Error level of one stage on one span of nights.
@@ -71,7 +71,7 @@ def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
 
 
 def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:
-    """Return log seconds per image by stage: T nights, N cells and seeds (T, N); NaN if missing."""
+    """Return log seconds per image (T, N) by stage: T nights, N pairs of cell and seed, or NaN."""
     columns: dict[str, list[tuple[CellKey, int]]] = {}
     for cell, values in records[-1].cells.items():
         row = records[-1].rows.get(cell.pair)
@@ -90,7 +90,7 @@ def _speed(night: NightRecord, cell: CellKey, seed: int) -> float:
 
 
 def contrasts(times: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return the log time (T,) of each stage minus the mean of the other stages.
+    """Return for T nights the log time (T,) of each stage minus the mean of the other stages.
 
     The time of a stage is the median over its columns, each minus its median over the nights.
     """

@@ -25,7 +25,7 @@ from trainables.data import (
 )
 
 SMALL, LARGE = (64, 320)  # Longer side in pixels: in a list, and enlarged on a row's page.
-WORDS, VALUES = 40, 8  # Most words or values of one row in a list.
+WORDS, VALUES = 40, 8  # Maximum number of words or values of one row in a list.
 OPEN = 8  # Data sets whose files are kept open.
 
 

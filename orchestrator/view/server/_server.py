@@ -31,7 +31,7 @@ class Address(NamedTuple):
 def serve(book: Book, host: str, port: int | None, started: Callable[[Address], None]) -> None:
     """Serve the view of a storage until Ctrl-C; call ``started`` with its address.
 
-    A port of None is ``PORT``, or a free one if that is taken.
+    Without ``port``, it listens at ``PORT``, or at a free port if ``PORT`` is in use.
     """
     token = secrets.token_urlsafe(32)
     with bound(host, port) as listening:
@@ -48,7 +48,7 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """Return a listening socket; without a port it is ``PORT`` or, if taken, a free one."""
+    """Return a listening socket; without ``port`` at ``PORT`` or, if in use, at a free port."""
     tries = [PORT, 0] if port is None else [port]
     for number in tries:
         try:
