@@ -313,7 +313,7 @@ def test_tasks_of_given_logits_are_blocks_of_their_own():
 def test_blocks_that_cannot_be_ranked_are_one_line():
     twice = [study("ce", "digits", 0.1), study("ce", "digits", 0.1, sweep="t", task="other")]
     assert refusal(block_scores, twice, "ece") == (
-        "ce on digits and convnet twice: digits/convnet/p of s and other of t; choose one"
+        "ce on digits and convnet has two results: digits/convnet/p of s and other of t; choose one"
     )
     with pytest.raises(InputError) as refused:
         block_scores([study("ce", "digits", 0.1), study("ce", "svhn", 0.1)], "ece")
