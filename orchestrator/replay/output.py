@@ -115,7 +115,7 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     return [
         *(
             f"sweep {name}: its own settings repeat {sum(choice.same for choice in choices)} of "
-            f"{len(choices)} choices"
+            f"{many(len(choices), 'choice')}"
             for name, choices in outcome.repeated.items()
         ),
         f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "

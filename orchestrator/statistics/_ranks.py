@@ -15,6 +15,7 @@ from orchestrator.statistics._letters import letters
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
+from trainables.common.words import have, many
 
 LEVEL = 0.05
 
@@ -75,7 +76,8 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     complete = {recipe: own for recipe, own in found.items() if not gaps[recipe]}
     if len(complete) < 2:
         raise InputError(
-            f"{len(complete)} recipes have a test {metric} on all of {len(blocks)} blocks; "
+            f"{many(len(complete), 'recipe')} {have(len(complete))} a test {metric} on all of "
+            f"{many(len(blocks), 'block')}; "
             "ranks need at least 2"
         )
     incomplete = {recipe: missing for recipe, missing in gaps.items() if missing}

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -295,9 +296,8 @@ def test_a_row_is_found_by_its_number(
         study=SimpleNamespace(model=model), trial=SimpleNamespace(predictions="key")
     )
     rows = pq.ParquetFile(tmp_path / "rows")
-    storage = frozen.FileStorage(
-        tmp_path, tmp_path, SimpleNamespace(cells=[cell]), mmap.mmap(-1, 1), rows
-    )  # type: ignore[arg-type]
+    cells: Any = SimpleNamespace(cells=[cell])
+    storage = frozen.FileStorage(tmp_path, tmp_path, cells, mmap.mmap(-1, 1), rows)
     book = RowBook(storage)
     every = book.read("key")
     for place, number in enumerate(found):

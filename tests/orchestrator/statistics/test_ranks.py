@@ -314,7 +314,7 @@ def test_blocks_that_cannot_be_ranked_are_one_line():
     )
     with pytest.raises(InputError) as refused:
         block_scores([study("ce", "digits", 0.1), study("ce", "svhn", 0.1)], "ece")
-    told = "1 recipes have a test ece on all of 2 blocks; ranks need at least 2"
+    told = "1 recipe has a test ece on all of 2 blocks; ranks need at least 2"
     assert str(refused.value) == told
     pair = [study(recipe, "digits", 0.1) for recipe in ("ce", "ls")]
     lost = [study(recipe, "svhn", status="failed") for recipe in ("ce", "ls")]
