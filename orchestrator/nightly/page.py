@@ -291,4 +291,4 @@ def plotted(
 ) -> Chart:
     """Return a chart with one panel per cell."""
     charts = [series_chart(records, cell, alarmed.get(cell, ())) for cell in cells]
-    return side_by_side([f"{len(records)} nights; orange: alarms"], charts, COLUMNS)
+    return side_by_side([f"{many(len(records), 'night')}; orange: alarms"], charts, COLUMNS)

@@ -27,6 +27,7 @@ from orchestrator.storage.events import (
 from orchestrator.storage.ledger import Ledger, Study
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError, one_line
+from trainables.common.words import many
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData
 from trainables.metrics import calibration_report, evaluation_report, registered_report
@@ -186,7 +187,7 @@ def _rows(
         yield f"{title}: expected predictions of the split's {len(numbers)} rows, got other rows"
     elif not np.array_equal(found.labels.numpy(), labels):
         wrong = int((found.labels.numpy() != labels).sum())
-        yield f"{title}: {wrong} labels differ from those of the data"
+        yield f"{title}: expected the labels of the data, got {many(wrong, 'other label')}"
 
 
 def check_validation(package: Package, again: Again, tolerance: float) -> Iterator[str]:

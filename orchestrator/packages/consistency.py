@@ -39,6 +39,7 @@ from trainables.calibrators import calibrator_from_recipe
 from trainables.common.devices import computed_on
 from trainables.common.errors import printable
 from trainables.common.stages import EVERY_STAGE, GIVEN
+from trainables.common.words import many
 from trainables.plugins import find_source
 
 SAMPLE = 64  # Number of rows whose mean logit is compared to find possibly equal predictions.
@@ -252,7 +253,7 @@ def _moved(found: Iterable[_Predicted], part: str) -> Iterator[str]:
             if after.shape == before.shape and (count := _changed(before, after)):
                 yield (
                     f"{other.cell.title}: predicts another class than {first.cell.study.recipe} "
-                    f"for {count} {part} rows, but its calibrator cannot change the class"
+                    f"for {many(count, f'{part} row')}, but its calibrator cannot change the class"
                 )
 
 

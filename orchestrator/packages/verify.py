@@ -33,7 +33,7 @@ from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
 from trainables.common.errors import InputError, one_line
 from trainables.common.portable import require_portable
-from trainables.common.words import many
+from trainables.common.words import have, many
 from trainables.plugins import Pinned
 
 TOLERANCE = 1e-6
@@ -192,8 +192,9 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
     again = options.share > 0 or options.trials
     if (bare := _without_rows(package)) and options.share == 0:
         raise UnfitError(
-            f"{len(bare)} trials, for example {bare[0].key[:12]}, have no validation rows in the "
-            "package, so their figures can only be checked by training; use --retrain above 0"
+            f"{many(len(bare), 'trial')}, for example {bare[0].key[:12]}, {have(len(bare))} no "
+            "validation rows in the package, so figures can only be checked by training; use "
+            "--retrain above 0"
         )
     if again and any(study.origin.get("portable") for study in studies):
         try:
@@ -208,7 +209,9 @@ def _compute(
     """Yield the checks that need data and search; each relies on the earlier ones."""
     with Again.opened(package, options.data_root, progress) as again:
         count = sum(len(found) for found in again.data.values())
-        yield Check("data, splits and labels", f"{count} splits", (*check_splits(package, again),))
+        yield Check(
+            "data, splits and labels", many(count, "split"), (*check_splits(package, again),)
+        )
         problems = tuple(check_suites(package, again, options.tolerance))
         yield Check("figures of suites", "from their stored tensors", problems)
         problems = tuple(check_validation(package, again, options.tolerance))

@@ -115,7 +115,7 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     return [
         *(
             f"sweep {name}: with its own settings, the replay repeats "
-            f"{sum(choice.same for choice in choices)} of {len(choices)} choices"
+            f"{sum(choice.same for choice in choices)} of {many(len(choices), 'choice')}"
             for name, choices in outcome.repeated.items()
         ),
         f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "

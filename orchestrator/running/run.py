@@ -203,11 +203,11 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
     """Report files that are not in the bucket yet, if any."""
     if files or not sealed:
         path = SweepFolder.of(spec).path
-        missing = many(files, "file") + ("" if sealed else " and the end of the journal")
+        missing = [many(files, "file")] * bool(files) + ["the end of the journal"] * (not sealed)
         say(
             console,
-            f"{missing} have not reached {spec.storage}; on this machine "
-            f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` uploads them",
+            f"not in {spec.storage} yet: {' and '.join(missing)}; on this machine "
+            f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` uploads the rest",
         )
 
 

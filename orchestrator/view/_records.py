@@ -205,9 +205,13 @@ def _rule(result: StudyResult) -> str:
         f"lowest {rule.get('objective', '?')}, accuracy tolerance "
         f"{rule.get('accuracy_tolerance', '?')}, epoch: {rule.get('epoch', '?')}, "
         f"tie: {rule.get('tie', '?')}"
-        + (f", plus {rule['accuracy_errors']} standard errors" if "accuracy_errors" in rule else "")
+        + (f", plus {_errors(rule['accuracy_errors'])}" if "accuracy_errors" in rule else "")
         + (", the published default unless clearly beaten" if "keep_default" in rule else "")
     )
+
+
+def _errors(count: str) -> str:
+    return f"{count} standard error{'' if float(count) == 1 else 's'}"
 
 
 def _circumstances(history: Ledger) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from trainables.calibrators._base import FitReport, by_block
 from trainables.calibrators._mixing import MixedCalibrator
 from trainables.common.logit_rows import find_masked, row_blocks
+from trainables.common.words import have, many
 
 FLOOR = 1e-9
 Curve = tuple[Sequence[float], ...]
@@ -33,7 +34,7 @@ class OneVersusRestCalibrator(MixedCalibrator):
             curves.extend(self._curves(scores, labels == classes.unsqueeze(1), hidden))
         self._keep(curves)
         empty = self.num_classes - len(labels.unique())
-        note = f"{empty} classes have no fitting row" if empty else ""
+        note = f"{many(empty, 'class', 'classes')} {have(empty)} no fitting row" if empty else ""
         return FitReport(True, 1, float("nan"), note)
 
     @abstractmethod

@@ -8,6 +8,11 @@ def many(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def have(count: int) -> str:
+    """Return ``has`` or ``have``."""
+    return "has" if count == 1 else "have"
+
+
 def duration(seconds: float) -> str:
     """Return a duration in hours and minutes, minutes and seconds, or seconds."""
     if 0 < seconds < 1:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.words import have
 from trainables.data._labels import note
 
 LOGS = (".jsonl", ".json")
@@ -38,7 +39,7 @@ def read_answers(path: Path) -> Answers:
     if short:
         note(
             path,
-            f"{short:,} of {len(rows):,} rows have fewer than {width} choices; their missing "
+            f"{short:,} of {len(rows):,} rows {have(short)} fewer than {width} choices; missing "
             "choices are masked",
         )
     table = np.full((len(rows), width), -math.inf)

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 from trainables.common.errors import InputError
+from trainables.common.words import many
 from trainables.data._images import Images
 from trainables.data._inputs import check_classes
 from trainables.data._labels import note
@@ -282,11 +283,11 @@ def _note_others(
     folders = [path for path in others if path.is_dir()]
     nested = sum(wanted(path) for place in folders for path in place.rglob("*"))
     if nested:
-        note(folder, f"{nested:,} {noun}s in folders inside class folders are not read")
+        note(folder, f"not read: {many(nested, noun)} in folders inside class folders")
     endings = sorted({path.suffix or path.name for path in others if path not in folders})
     if endings:
         count = len(others) - len(folders)
-        note(folder, f"{count:,} files of other kinds are not read: {', '.join(endings)}")
+        note(folder, f"not read: {many(count, 'file')} of other kinds: {', '.join(endings)}")
 
 
 def read_classes(path: Path) -> tuple[str, ...]:

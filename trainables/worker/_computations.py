@@ -28,6 +28,7 @@ from trainables.common.files import (
 from trainables.common.paths import on_this_machine
 from trainables.common.pulse import beat
 from trainables.common.stages import ArtifactRef
+from trainables.common.words import many
 from trainables.data import PreparedData, seal_test_data
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import (
@@ -403,7 +404,7 @@ class FitComputation(Computation):
     """Fits a job's calibrators; those that cannot be fitted get a reason instead of metrics."""
 
     def __init__(self, bench: Bench, job: Job, work: FitWork) -> None:
-        super().__init__(bench, f"{len(work.calibrators)} calibrators on {work.data}")
+        super().__init__(bench, f"{many(len(work.calibrators), 'calibrator')} on {work.data}")
         self._work = work
         self._fits: dict[str, Fit] = {}
 

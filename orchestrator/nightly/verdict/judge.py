@@ -22,6 +22,7 @@ from orchestrator.nightly.verdict.hard import hard_findings
 from orchestrator.nightly.verdict.limits import Limits
 from orchestrator.nightly.verdict.series import STEP_NIGHTS, night_series, worse_step
 from orchestrator.nightly.verdict.stages import stage_findings
+from trainables.common.words import have
 
 FEW_NIGHTS = 5  # With a shorter history the verdict says that the noise is assumed.
 STEP_WINDOW = 90  # Number of last nights in which steps and drifts are searched for.
@@ -198,7 +199,7 @@ class _Comparison:
             "thresholds": young,
         }
         cells = len(self._cells)
-        return tuple(f"{n} of {cells} cells have {text}" for text, n in notes.items() if n)
+        return tuple(f"{n} of {cells} cells {have(n)} {text}" for text, n in notes.items() if n)
 
     def detectable(self) -> dict[CellKey, tuple[float, float]]:
         """Return expected and detectable figures in the metric's unit; see ``detectable``."""

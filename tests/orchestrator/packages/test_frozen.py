@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,8 @@ from orchestrator.cli import main
 from orchestrator.packages import frozen
 from orchestrator.packages.frozen import _place, opened_file
 from orchestrator.packages.verify import VerifyOptions, verify
+from orchestrator.storage.events import StudyOpened, SweepEnded, SweepStarted
+from orchestrator.storage.journal import Journal, read_events
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
@@ -129,6 +132,23 @@ def test_two_sweeps_of_one_name_are_both_shown(tmp_path: Path) -> None:
     ledger.sweep = "../../escape"
     with pytest.raises(InputError, match="is not a valid name of a sweep"):
         _place(ledger, tmp_path)
+
+
+def test_a_sweep_without_test_figures_is_refused(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No file is written for a sweep with failures only."""
+    own = shutil.copytree(storage.folder, tmp_path / "own", ignore=lambda *_: ["artifacts"])
+    journal = own / "sweeps/board/journal.jsonl"
+    events = [e for e in read_events(journal)[0] if isinstance(e, SweepStarted | StudyOpened)]
+    journal.unlink()
+    with Journal(journal) as written:
+        for event in (*events, SweepEnded(status="failed")):
+            written.append(event)
+    out = tmp_path / "out.calsweep"
+    assert main(["package", "publish", "board", "--storage", str(own), "--out", str(out)]) == 2
+    assert "sweep 'board' has no test figure to publish\n" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_reader_can_take_the_rows_of_one_cell(file: Path) -> None:
@@ -280,9 +300,8 @@ def test_a_row_is_found_by_its_number(tmp_path, monkeypatch, model, numbers):
         study=SimpleNamespace(model=model), trial=SimpleNamespace(predictions="key")
     )
     rows = pq.ParquetFile(tmp_path / "rows")
-    storage = frozen.FileStorage(
-        tmp_path, tmp_path, SimpleNamespace(cells=[cell]), mmap.mmap(-1, 1), rows
-    )  # type: ignore[arg-type]
+    cells: Any = SimpleNamespace(cells=[cell])
+    storage = frozen.FileStorage(tmp_path, tmp_path, cells, mmap.mmap(-1, 1), rows)
     book = RowBook(storage)
     every = book.read("key")
     for place, number in enumerate(found):

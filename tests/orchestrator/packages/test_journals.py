@@ -79,7 +79,7 @@ def test_a_trial_without_validation_rows_is_computed_again(tmp_path: Path) -> No
     package.rmdir()
     publish(storage, ["board"], tmp_path / "site")
     archive = tmp_path / "site" / "package.zip"
-    told = f"1 trials, for example {beaten.key[:12]}, have no validation rows"
+    told = f"1 trial, for example {beaten.key[:12]}, has no validation rows"
     with pytest.raises(UnfitError, match=told):
         verify(archive, VerifyOptions(share=0.0, revision="c0ffee"))
     found = verify(archive, VerifyOptions(share=0.1, revision="c0ffee", seed=0))

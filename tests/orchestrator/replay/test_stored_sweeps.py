@@ -579,7 +579,7 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     choices = [Repeated(STUDY, 1, replayed) for replayed in (1, 2, 1, None)]
     assert notes(replace(outcome, repeated={"two": choices, "one": choices[:1]}))[:2] == [
         "sweep two: with its own settings, the replay repeats 2 of 4 choices",
-        "sweep one: with its own settings, the replay repeats 1 of 1 choices",
+        "sweep one: with its own settings, the replay repeats 1 of 1 choice",
     ]
     skipped = {("one", STUDY): "gone", ("two", STUDY): "gone", ("two", "rows|ts"): "pixels"}
     assert notes(replace(outcome, skipped={**skipped, ("one", "rows|ets"): "pixels"}))[4:] == [

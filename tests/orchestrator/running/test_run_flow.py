@@ -273,6 +273,24 @@ def test_damaged_predictions_of_a_finished_sweep_are_measured_by_the_first_resum
     assert "measuring" not in ran(spec, resume=True)[1]
 
 
+@pytest.mark.parametrize(
+    ("files", "sealed", "told"),
+    [
+        (0, True, ""),
+        (1, True, "1 file;"),
+        (2, False, "2 files and the end of the journal;"),
+        (0, False, "the end of the journal;"),
+    ],
+)
+def test_what_a_bucket_lacks_is_counted(
+    spec: SweepSpec, files: int, sealed: bool, told: str
+) -> None:
+    said = io.StringIO()
+    run.say_undelivered(spec, files, sealed, Console(file=said, width=1000))
+    found = said.getvalue().partition(" on this machine")[0]
+    assert found == (told and f"not in {spec.storage} yet: {told}")
+
+
 def test_a_damaged_artifact_is_computed_again(spec: SweepSpec, company: Company) -> None:
     company.search = after_all
     ran(spec)

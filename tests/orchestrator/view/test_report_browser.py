@@ -101,6 +101,23 @@ def test_nothing_scrolls_on_paper(visit):
     assert page.locator("details").count() == 8
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_links_within_the_page_land_and_paper_has_all_sections(visit, width):
+    """Sections far from the screen have no layout until they come near it."""
+    page = visit(width)
+    for name in ("provenance", "search"):
+        page.locator(f"nav a[href='#{name}']").click()
+        page.wait_for_timeout(100)
+        top = page.locator(f"#{name}").evaluate("(one) => one.getBoundingClientRect().top")
+        left = page.evaluate("document.documentElement.scrollHeight - innerHeight - scrollY")
+        assert -1 <= top <= 50 or left < 1
+        assert page.locator(f"#{name} h2").is_visible()
+    page.emulate_media(media="print")
+    sections = page.locator("main > section").all()
+    styles = {one.evaluate("(one) => getComputedStyle(one).contentVisibility") for one in sections}
+    assert (len(sections) > 4, styles) == (True, {"visible"})
+
+
 def test_charts_are_drawn_near_the_screen_and_all_of_them_on_paper(visit):
     page = visit()
     assert page.locator(".drawing svg").count() == 0

@@ -248,7 +248,7 @@ def test_the_provenance_of_the_figures(journal, tmp_path, store):
     ]
     found = facts(gathered(tmp_path, results))
     one = "lowest ece, accuracy tolerance 0.01, epoch: last, tie: earlier"
-    both = f"{one}, {one}, plus 1 standard errors, the published default unless clearly beaten"
+    both = f"{one}, {one}, plus 1 standard error, the published default unless clearly beaten"
     assert found == [
         ("Sweep", "night 5eed"),
         ("Started", "2023-11-14 22:13 UTC"),

@@ -57,9 +57,7 @@ def test_unfiltered_responses_count_where_there_are_no_others(tmp_path: Path) ->
 
 def test_absent_choices_are_masked_with_a_note(tmp_path: Path) -> None:
     path = write_lines(tmp_path, harness(0, -1.0, -2.0), harness(2, -3.0, -2.0, -1.0))
-    with pytest.warns(
-        DataNote, match="1 of 2 rows have fewer than 3 choices; their missing choices"
-    ):
+    with pytest.warns(DataNote, match="1 of 2 rows has fewer than 3 choices; missing choices"):
         found = read_logits(path).rows
     assert found.logits.tolist() == [[-1, -2, -math.inf], [-3, -2, -1]]
 

@@ -340,8 +340,8 @@ def test_files_in_class_folders_that_are_not_read_are_counted(folder):
     with pytest.warns(DataNote) as told:
         assert len(find_reader(f"folder:{folder}", "unused").labels()[0]) == 12
     assert [str(each.message) for each in told] == [
-        f"{folder}/train: 2 images in folders inside class folders are not read",
-        f"{folder}/train: 3 files of other kinds are not read: .heic, .txt",
+        f"{folder}/train: not read: 2 images in folders inside class folders",
+        f"{folder}/train: not read: 3 files of other kinds: .heic, .txt",
     ]
 
 

@@ -1,5 +1,7 @@
 """Notes through HTTP: who may write them, where they are shown, and that figures stay."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -33,6 +35,25 @@ def test_a_note_is_written_on_a_sweep_a_study_and_a_trial(view) -> None:
     assert view.storage.sweep("night").journal.read_bytes() == journal
     client.post("/sweeps/night/note", data={"text": ""}, headers=OWN)
     assert "sweep" not in read_notes(view.storage.sweep("night"))
+
+
+def test_notes_of_two_tabs_are_both_kept_and_outlast_a_restart(view) -> None:
+    places = ("/sweeps/night", "/sweeps/night/studies/0", "/sweeps/night/studies/1")
+    with ThreadPoolExecutor(3) as tabs:
+        done = tabs.map(
+            lambda place: view.client.post(
+                f"{place}/note", data={"text": f"of {place}"}, headers=OWN, follow_redirects=False
+            ),
+            places,
+        )
+    assert [answer.status_code for answer in done] == [303] * 3
+    view.client.post("/sweeps/night/note", data={"text": "the later one"}, headers=OWN)
+    again = TestClient(application(Book(view.storage), "t"), base_url="http://127.0.0.1:8720")
+    again.get("/?token=t")
+    shown = [words(again.get(place).text) for place in places]
+    assert "the later one" in shown[0]
+    assert "of /sweeps/night/studies/0" in shown[0]
+    assert "of /sweeps/night/studies/1" in shown[2]
 
 
 def test_only_pages_of_the_server_itself_change_notes(view) -> None:

@@ -255,6 +255,55 @@ def test_two_sweeps_are_compared(view, journal_writer, make_sweep, tmp_path) -> 
         assert view.client.get(f"/compare?{wrong}").status_code == 404
 
 
+def test_compared_figures_are_those_of_the_tables(view) -> None:
+    shutil.copytree(view.storage.sweep("night").path, view.storage.sweep("other").path)
+    client = view.client
+    page = client.get("/compare?sweep=night&sweep=other").text
+    for recipe in ("ce", "mbls", "mbls+macal"):
+        compared = row(page, recipe)
+        for name in ("night", "other"):
+            table = row(client.get(f"/sweeps/{name}?metrics=acc,ece,nll").text, recipe, "table-1")
+            figures = [cell.split()[0] for cell in table[1:4]]
+            assert [compared[1 + 3 * n + (name == "other")].split()[0] for n in range(3)] == figures
+        assert {compared[3], compared[6], compared[9]} <= {"+0.00", "+0.0000"}
+
+
+def test_a_sweep_that_dies_and_is_resumed_while_its_page_is_open(view, journal_writer) -> None:
+    client, writer = view.client, view.writer
+    study = writer.open("ce", trials=2)
+    writer.begin(study, 0)
+    folder = view.storage.sweep("later")
+
+    def page() -> str:
+        return words(client.get("/sweeps/later").text)
+
+    with folder.owned():
+        assert row(client.get("/sweeps/later").text, "ce", "study-table")[1] == "running"
+        assert re.search(r'data-seconds="(\d+)"', client.get("/sweeps/later").text)[1] == "5"
+    assert "interrupted" in page()
+    assert "resume it with: calsweep run --resume later" in page()
+    with folder.owned():
+        writer.start(spec={"seeds": [0]})
+        key = writer.trial(study, 0, 0.125)
+        writer.close(study, key)
+        assert "interrupted" not in page()
+        assert row(client.get("/sweeps/later").text, "ce", "study-table")[0].startswith("ce")
+        writer.evaluate(key, study, test_acc=0.9, test_ece=0.04)
+        writer.end()
+    assert "resume it with" not in page()
+    assert row(client.get("/sweeps/later").text, "ce", "table-1")[1] == "90.00"
+
+
+def test_a_report_without_a_finished_trial_shows_its_failure(view) -> None:
+    view.writer.finish(view.writer.begin(view.writer.open("ce"), 0), status="failed", reason=REASON)
+    view.writer.end("failed")
+    page = render_report(from_folder(view.storage.sweep("later")))
+    assert "No recipe has a test figure yet." in words(page)
+    assert row(page, "ce", "study-table")
+    assert "<script>window.stolen" not in page
+    assert REASON in words(page)
+
+
 @pytest.mark.parametrize("place", ["/sweeps/night/trials", "/sweeps/night/studies/3/rows"])
 def test_a_page_that_does_not_exist_links_to_the_first_one(view, place: str) -> None:
     choices = "state=finished&show=right"
