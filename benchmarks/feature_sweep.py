@@ -1,7 +1,8 @@
 """How long a sweep of 20 losses on cached features takes: `python benchmarks/feature_sweep.py`.
 
-50,000 rows of 768 features and 100 classes, linear heads, 8 trials of each loss. The cost of `kde-xe`
-grows with the square of the batch, so it is not among the 20; `--losses kde-xe` measures it.
+50,000 rows of 768 features and 100 classes, linear heads, 8 trials of each loss. The cost of
+`kde-xe` grows with the square of the batch, so it is not among the 20; `--losses kde-xe` measures
+it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from _page import load, options, publish, setting, table
 
 from orchestrator.storage.ledger import read_ledger
 
-LOSSES = """acls au aurc brier cape ce cpc crl dca dfl ecp esd fl flsd ifl ls mbls mdca mmce
-mmce-w""".split()
+NAMES = """acls au aurc brier cape ce cpc crl dca dfl ecp esd fl flsd ifl ls mbls mdca mmce
+mmce-w"""
 WIDTH, CLASSES = 768, 100
 QUESTION = "How long does a sweep of losses on cached features take?"
 Row = tuple[object, ...]
@@ -58,7 +59,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--losses", nargs="+", default=LOSSES)
+    parser.add_argument("--losses", nargs="+", default=NAMES.split())
     given = parser.parse_args()
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     before = load()

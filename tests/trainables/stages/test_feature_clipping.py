@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from trainables.common.errors import InputError
 from trainables.data import SplitSpec, prepare
 from trainables.refinements import build_refinement
+from trainables.refinements.feature_clipping import FeatureClipping
 from trainables.stages import StageRequest, TaskData, open_stage, predictor
 from trainables.stages.networks import extract_features, restore_network
 from trainables.stages.protocols import protocol_from
@@ -127,10 +128,7 @@ def test_heads_on_features_are_clipped(model: str, tmp_path: Path) -> None:
         prepare(f"features:{tmp_path / 'f.npz'}", tmp_path, split, tmp_path / "data"),
         torch.device("cpu"),
     )
-    makes = [
-        lambda before, p=part: wanted(data, model, *p, before)  # noqa: B023
-        for part in PARTS
-    ]
+    makes = [lambda before, p=part: wanted(data, model, *p, before) for part in PARTS]
     check_chain(ArtifactStore(tmp_path / "store"), data, makes)
 
 
@@ -148,8 +146,6 @@ def test_rows_are_judged_by_a_threshold_of_other_rows(workshop: Workshop, monkey
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 2}))
     run = workshop.open(request(workshop.prepared, "refine", {"feature-clipping": {}}, trained))
     seen: list[Tensor] = []
-    from trainables.refinements.feature_clipping import FeatureClipping
-
     fit = FeatureClipping.fit_head
 
     def noted(self, head, classifier, features, labels):
