@@ -1,5 +1,5 @@
 from ._base import Calibrator, FitReport, FitWarning, check_rows
-from ._crossfit import cross_fit, fold_calibrators, nll_after_ts_terms
+from ._crossfit import cross_fit, fold_calibrators, nll_after_ts_terms, stratified_folds
 from ._registry import (
     CALIBRATORS,
     build_calibrator,
@@ -31,4 +31,5 @@ __all__ = [
     "nll_after_ts_terms",
     "parse_calibrator",
     "save_calibrator",
+    "stratified_folds",
 ]

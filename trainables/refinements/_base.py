@@ -30,6 +30,8 @@ class Refinement(CheckedFields, ABC):
         changes_batches: Whether ``start_batch`` has an effect.
         views: Features of the training set: ``augmented`` (one view of the augmented images per
             epoch) or ``original`` (of the unaugmented images).
+        trains: Whether the head learns from training rows. Otherwise ``fit_head`` sets it on
+            validation rows, and ``epochs`` and ``lr`` are no arguments.
         not_for: Why it cannot be used with a kind of data, by the kind's name.
 
     Raises:
@@ -42,6 +44,7 @@ class Refinement(CheckedFields, ABC):
     accept = "always"
     changes_batches = False
     views = "augmented"
+    trains = True
     not_for: ClassVar[Mapping[str, str]] = {
         "images-with-masks": "its classifier takes one feature vector per image"
     }
@@ -66,6 +69,19 @@ class Refinement(CheckedFields, ABC):
         """
         logits = head(features)
         return F.cross_entropy(logits, targets), logits
+
+    def fit_head(
+        self, head: nn.Module, classifier: nn.Linear, features: Tensor, labels: Tensor
+    ) -> dict[str, float]:
+        """Set a head that does not train, and return figures to track.
+
+        Args:
+            head: A head of ``build_head``, in eval mode.
+            classifier: The network's own, (D, K).
+            features: Validation features (N, D); metrics are of rows that were held out.
+            labels: (N,), int64.
+        """
+        raise NotImplementedError
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
         """Prepare epoch ``epoch`` (from 0), for example draw a mask."""

@@ -185,6 +185,11 @@ class StageRun(ABC):
         self.shared_seconds = 0.0  # Time that another trial spent on a result used by both.
         self.also: tuple[str, ...] = ()  # Further validation metrics besides the report's.
 
+    @classmethod
+    def of(cls, request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
+        """Return the run of a request of this stage."""
+        return cls(request, store, data)
+
     @property
     @abstractmethod
     def epochs(self) -> int:
@@ -338,7 +343,7 @@ def open_stage(
         raise InputError(f"unknown stage {request.stage!r}; stages are: {', '.join(EVERY_STAGE)}")
     for part, values in request.parts.items():
         check_part(part, values, type(data.prepared.info.inputs))
-    run = StageRun.runs[request.stage](request, store, data)
+    run = StageRun.runs[request.stage].of(request, store, data)
     return run.joined(others) if others else run
 
 

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainables.calibrators import stratified_folds
 from trainables.common.devices import computed_on, fits
-from trainables.common.errors import StorageError, TrainingDivergedError
+from trainables.common.errors import InputError, StorageError, TrainingDivergedError
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import row_terms
-from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
+from trainables.models import Network
+from trainables.refinements import REFINEMENTS, HeadsTogether, HeadTrainer, build_refinement
 from trainables.stages.base import StageRequest, StageRun, TaskData
+from trainables.stages.calibrate import CROSS_FIT_FOLDS
 from trainables.stages.networks import extract_features, restore_network
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -59,6 +62,12 @@ class RefineStage(StageRun, stage="refine"):
             held_out=(validation, data.validation_labels),
         )
         self._own: Tensor | None = None  # The network's own logits if the head was rejected.
+
+    @classmethod
+    def of(cls, request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
+        """Return the run of a request, by whether its head trains."""
+        (name,) = request.parts
+        return (cls if REFINEMENTS.get(name).trains else FitHeadStage)(request, store, data)
 
     @property
     def epochs(self) -> int:
@@ -127,6 +136,47 @@ class RefineStage(StageRun, stage="refine"):
         """Return the head's logits (M, K) of the validation rows."""
         self.trainer.head.eval()
         return self.trainer.head(self.features["validation"].float())
+
+
+class FitHeadStage(StageRun):
+    """Sets a head that does not train on validation features; its metrics are cross-fitted."""
+
+    epochs = 1
+
+    @torch.inference_mode()
+    def run_epoch(self) -> dict[str, float]:
+        """Fit the head on all validation rows, and for the metrics on all but a fold."""
+        ((name, parameters),) = self.request.parts.items()
+        self._refinement = build_refinement(name, **parameters)
+        network = restore_network(self.upstream(), self.data.prepared.info, self.data.device)
+        if type(network).classify is not Network.classify:
+            raise InputError(f"{name} needs a network with one linear classifier; leave it out")
+        features = extract_features(network, self.data.validation_batcher).float()
+        features, labels = features.to(self.data.device), self.data.validation_labels
+        self._head, figures = self._fitted(network, features, labels)
+        self._logits = self._head(features)
+        folds = min(CROSS_FIT_FOLDS, len(labels))
+        fold = stratified_folds(labels, folds, self.request.seed)
+        for held in (fold == index for index in range(folds)):
+            head, _ = self._fitted(network, features[~held], labels[~held])
+            self._logits[held] = head(features[held])
+        self.epoch = 1
+        return self._figures(figures, self._logits)
+
+    def _fitted(
+        self, network: Network, features: Tensor, labels: Tensor
+    ) -> tuple[nn.Module, dict[str, float]]:
+        head = self._refinement.build_head(network.feature_dim, network.num_classes)
+        head = head.to(features.device).eval()
+        return head, self._refinement.fit_head(head, network.classifier, features, labels)
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the head's weights and the cross-fitted validation logits."""
+        validation = self._validation_tensors(self._logits)
+        return {"head": self._head.state_dict(), "validation": validation}, {"epochs": 1}
+
+    def remarks(self) -> list[str]:
+        return self._refinement.remarks(self._head)
 
 
 class RefineTogether(StageRun):

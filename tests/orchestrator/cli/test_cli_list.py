@@ -28,7 +28,7 @@ KNOWN = {
     "protocols": {"digits", "mukhoti2020"},
     "layouts": {"macal/table1", "cls/table2", "acls/tableA"},
     "methods": {"ce", "ls", "fl", "dfl", "mbls", "acls", "au", "mixup", "plp", "balcal"},
-    "refinements": {"macal", "tst", "vtst"},
+    "refinements": {"feature-clipping", "macal", "tst", "vtst"},
     "calibrators": {"ts", "ets", "pts", "cts"},
     "objectives": {"ce", "ls", "fl", "cls"},
 }

@@ -8,7 +8,7 @@ from torch import Tensor
 from trainables.refinements import REFINEMENTS, HeadTrainer, _trainer, build_refinement
 from trainables.refinements._trainer import MaskedSGD
 
-NAMES = REFINEMENTS.names()
+NAMES = [name for name in REFINEMENTS.names() if REFINEMENTS.get(name).trains]
 Problem = tuple[list[Tensor], Tensor]
 
 
