@@ -97,7 +97,7 @@ def test_a_short_history(seed: int, door: Door, tmp_path: Path) -> None:
 def copied(folder: Path, bug: dict[str, str]) -> Path:
     """Return a copy of the product with a bug."""
     for room in ("calsweep", "orchestrator", "search_spaces", "trainables"):
-        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / room, folder / room)
     if bug:
         text = (folder / bug["file"]).read_text(encoding="utf-8")
         assert text.count(bug["old"]) == 1, "the code of this bug has changed"
