@@ -6,7 +6,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +37,6 @@ from orchestrator.packages.package import (
 from orchestrator.packages.predictions import tested
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
-from orchestrator.sweep.documents import naming
 from orchestrator.sweep.names import is_sweep_name
 from orchestrator.view import ReportSource, render_report
 from trainables.common.errors import InputError
@@ -147,8 +146,12 @@ class FileStorage(Storage):
         # In other data a row's number is its position, so skip the column: it takes half the time.
         return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
 
-    def _reading(self) -> AbstractContextManager[None]:
-        return naming(f"{self._path}: {PREDICTIONS} cannot be read", MALFORMED)
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except MALFORMED as error:
+            raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
 
     def _columns(self, table: pa.Table) -> dict[str, NDArray[Any]]:
         # ``to_numpy`` and ``pa.table`` would import pandas, which takes a second. ``from_dlpack``

@@ -1,6 +1,6 @@
 """Labels, which are names or numbers of classes, as class numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,10 +57,7 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     counted = {label: value for label, value in values.items() if 0 <= value < len(classes)}
     found: dict[Label, int] = named
     by_name = values.keys() <= named.keys()
-    # A label that is a name, such as 2 for the classes 0 and 2, shows that labels are names, unless
-    # classes are named 1 to K.
-    numbers = [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
-    if not by_name and values == counted and (numbers or not values.keys() & named.keys()):
+    if not by_name and values == counted and _countable(classes, values.keys() & named.keys()):
         found = {**named, **counted}
     if missing := [label for label in labels if label not in found]:
         raise InputError(_misfit(parts, classes, missing, values))
@@ -78,6 +75,15 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
         for label in labels
         if (key := label if label in names else whole_number(label)) in names
     }
+
+
+def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
+    """Return True if labels may be numbers from 0 although classes have names.
+
+    A label that is a name, such as 2 for the classes 0 and 2, shows that labels are names. The
+    exception are classes named 1 to K.
+    """
+    return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 
 
 def _misfit(
