@@ -1,6 +1,5 @@
 """Decides whether a change is kept: compares the packages from before and after it."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from orchestrator.packages.package import Package, UnfitError, opened
 from orchestrator.packages.predictions import RowPredictions, tested
 from orchestrator.statistics import Contrast, Measured, contrast, measure
 from trainables.common.errors import InputError
-from trainables.common.files import write_whole
+from trainables.common.files import file_hash, write_whole
 from trainables.common.later import torch
 from trainables.metrics import METRICS, of_sets
 
@@ -63,7 +62,7 @@ def accept(
         seeds = sorted(set.intersection(*({*own} for own, _ in pairs.values())))
         found = _contrast(list(pairs.values()), seeds, metric, draws, seed)
     book = _Book(base)
-    tries = book.number({"new": digest_of(new), "metric": metric})
+    tries = book.number({"new": file_hash(new), "metric": metric})
     better = found.centre > 0 if METRICS[metric].better == "higher" else found.centre < 0
     p_value = found.p_value() / 2 if better else 1 - found.p_value() / 2
     level = LEVEL / (tries * (tries + 1))
@@ -74,17 +73,11 @@ def accept(
     return decision
 
 
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 class _Book:
     """The tries so far, in a file next to the base; a changed base discards them."""
 
     def __init__(self, base: Path) -> None:
-        self._path, self._base = base.with_name(f"{base.name}{ENDING}"), digest_of(base)
+        self._path, self._base = base.with_name(f"{base.name}{ENDING}"), file_hash(base)
         self._tries = list(self._read())
 
     def _read(self) -> Iterator[dict[str, Any]]:

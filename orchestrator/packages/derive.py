@@ -16,10 +16,9 @@ def derive(package: Package) -> None:
 
 def derived_texts(package: Package) -> dict[str, str]:
     """Return the texts of the derived files, by name."""
-    return {
-        TABLE: render(build_table(package.results), "csv"),
-        CELLS: _json([cell_record(package, cell) for cell in package.cells]),
-    }
+    cells = [cell_record(package, cell) for cell in package.cells]
+    text = json.dumps(cells, indent=1, ensure_ascii=False, allow_nan=False)
+    return {TABLE: render(build_table(package.results), "csv"), CELLS: f"{text}\n"}
 
 
 def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
@@ -49,7 +48,3 @@ def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
         "versions": study.versions,
         "trials": {"finished": study.finished, "failed": study.failed},
     }
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -149,7 +149,8 @@ def replay(
         for sweep in found
         for specs in [{n: changed(sweep.spec, n, c) for n, c in settings.strategies.items()}]
         for study in sweep.studies
-        for numbers in _chunks(settings.searches)
+        for start in range(0, settings.searches, CHUNK)
+        for numbers in [range(start, min(start + CHUNK, settings.searches))]
     ]
     each = len(settings.strategies)
     total = each * sum(len(job[-1]) for job in jobs)
@@ -260,7 +261,3 @@ def _summary(strategy: str, budget: int, group: Sequence[Judged]) -> Summary:
         distance=float(np.mean([judged.distance for judged in group])),
         searches=len(group),
     )
-
-
-def _chunks(searches: int) -> list[range]:
-    return [range(start, min(start + CHUNK, searches)) for start in range(0, searches, CHUNK)]

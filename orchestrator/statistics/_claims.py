@@ -174,12 +174,11 @@ def _by_seed(study: StudyResult, metric: str) -> list[float]:
     """Return the seconds of each seed, or a metric's mean over the suites of one data set."""
     if metric == "seconds":
         return list(study.seconds)
-    own = [[v for name, v in seed.items() if _is_of(name, metric)] for seed in study.test]
+    own = [
+        [v for k, v in seed.items() if k.startswith("ood-") and k.endswith(f"/{metric}")]
+        for seed in study.test
+    ]
     return [fmean(values) for values in own if values]
-
-
-def _is_of(name: str, metric: str) -> bool:
-    return name.startswith("ood-") and name.endswith(f"/{metric}")
 
 
 def _board(

@@ -9,7 +9,6 @@ import scipy
 from numpy.typing import NDArray
 
 from orchestrator.statistics._bootstrap import LEVEL, POWER, Difference, Measured
-from trainables.common.later import Tensor
 
 NEGLIGIBLE = 1e-9  # Share of the median variance; a smaller variance is a rounding error.
 FREEDOM = (1e-3, 1e6)  # Range of the search for half the degrees of freedom of a prior.
@@ -75,7 +74,8 @@ def contrast(first: Measured, second: Measured) -> Contrast:
     lifted = float(first.draws.mean() - second.draws.mean())
     gaps = first.values[:seeds] - second.values[:seeds]
     draws = first.draws[:seeds] - second.draws[:seeds]
-    mean, each = _variance(draws.mean(0)), float(draws.var(1, unbiased=False).mean())
+    mean = float(draws.mean(0).var(unbiased=False))
+    each = float(draws.var(1, unbiased=False).mean())
     if seeds == 1:
         return Contrast(value, 2 * value - lifted, 1, 0.0, mean, 0.0, math.inf)
     own = max(each - mean, 0.0) * seeds / (seeds - 1)
@@ -126,7 +126,3 @@ def _prior(variances: NDArray[np.float64], freedom: NDArray[np.float64]) -> tupl
         return 0.0, math.exp(mean)
     half = scipy.optimize.brentq(lambda x: special.polygamma(1, x) - spread, low, high)
     return 2 * half, math.exp(mean + float(special.digamma(half)) - math.log(half))
-
-
-def _variance(values: Tensor) -> float:
-    return float(values.var(unbiased=False))

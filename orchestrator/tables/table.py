@@ -682,15 +682,12 @@ def _collapsed(result: StudyResult) -> Iterator[str]:
     for q in (0, 1):
         seeds = result.q.count(q)
         if seeds and adaptive:
-            kept = "every weight, as in a plain classifier" if _keeps(adaptive[-1], q) else "none"
+            keeps = (adaptive[-1]["q_role"] == "keep") == (q == 1)
+            kept = "every weight, as in a plain classifier" if keeps else "none"
             yield (
                 f"{result.recipe} on {result.task}: q collapsed to {q} on {seeds} of "
                 f"{many(len(result.q), 'seed')}: masks keep {kept}"
             )
-
-
-def _keeps(values: Mapping[str, object], q: int) -> bool:
-    return (values["q_role"] == "keep") == (q == 1)
 
 
 def _named(results: Sequence[StudyResult]) -> str:

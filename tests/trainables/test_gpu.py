@@ -24,9 +24,9 @@ from trainables.losses import LOSSES
 from trainables.methods import method_names
 from trainables.models import model_names
 
+pytestmark = pytest.mark.full
 SCRIPT = Path(__file__).with_name("gpu_scenarios.py")
 NEEDED = [
-    pytest.mark.full,
     pytest.mark.shared,
     pytest.mark.skipif(
         not all(map(shutil.which, ("bash", "gcc", "g++"))), reason="needs gcc and g++"
@@ -74,7 +74,6 @@ def found(
     return {"card": request.param, **json.loads(told.splitlines()[-1])}
 
 
-@pytest.mark.full
 def test_a_trial_is_held_to_its_share_of_its_own_gpu(found):
     device, share = found["a_share"]
     assert device == "cuda:0"

@@ -11,12 +11,12 @@ from trainables.metrics import ReliabilityCurve
 
 STRIP = 0.2  # Height of the strip of counts below the diagram, in units of accuracy.
 TICKS = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1]}
-TIPS = {
-    "confidence": ("mean confidence", ".3f"),
-    "accuracy": ("accuracy", ".3f"),
-    "count": ("rows", ","),
-    "share": ("share of rows", ".1%"),
-}
+TIPS = [
+    {"field": "confidence", "title": "mean confidence", "format": ".3f"},
+    {"field": "accuracy", "title": "accuracy", "format": ".3f"},
+    {"field": "count", "title": "rows", "format": ","},
+    {"field": "share", "title": "share of rows", "format": ".1%"},
+]
 
 Band = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -49,7 +49,7 @@ def reliability_diagram(
         layer("share", "rect", {**bins, **_ends("floor", "bottom")}, tone="reference"),
         layer("diagonal", "rule", ideal, diagonal, tone="soft", strokeDash=[4, 3]),
         layer("confidence", "rule", mean, tone="ink", size=2),
-        layer("bin", "rect", {**bins, **links, "tooltip": _tips()}, color="transparent"),
+        layer("bin", "rect", {**bins, **links, "tooltip": TIPS}, color="transparent"),
     ]
     if chance is not None:
         box = {**bins, **_ends("least", "most")}
@@ -57,10 +57,6 @@ def reliability_diagram(
     error = f"error {100 * curve.error:.2f} %"
     label = f"{f'{title}: ' * bool(title)}accuracy against confidence, {error}"
     return drawn(title, label, layers, rows, height=300, text=error)
-
-
-def _tips() -> list[Spec]:
-    return [{"field": name, "title": title, "format": form} for name, (title, form) in TIPS.items()]
 
 
 def _ends(one: str, other: str) -> Spec:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 
 class _Later(ModuleType):
-    """A module that is imported when one of its names is used, and then has this name itself."""
+    """Imports the module of its name when an attribute is used, and then has all its attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        setattr(self, name, found := getattr(import_module(self.__name__), name))
-        return found
+        module = import_module(self.__name__)
+        vars(self).update(vars(module))
+        return getattr(module, name)
 
 
 class _Type(type):

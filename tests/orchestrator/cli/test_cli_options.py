@@ -86,9 +86,6 @@ def moment(*parts: int) -> datetime:
     return datetime(*parts).astimezone()  # type: ignore[misc, arg-type]
 
 
-# What is asked of the tracking store
-
-
 @pytest.mark.usefixtures("far_east")
 def test_best(asked, empty_folder):
     place = "orchestrator.tracking.best_config"
@@ -237,9 +234,6 @@ def test_report(asked, sweeps, empty_folder, journal):
     assert sweeps[-1] == (default_uri(empty_folder), "demo")
 
 
-# Sweeps that are run
-
-
 @pytest.fixture
 def night(empty_folder: Path) -> Path:
     path = empty_folder / "night.yaml"
@@ -304,9 +298,6 @@ def test_submit(asked, calsweep, night, monkeypatch):
     monkeypatch.setattr("orchestrator.cluster.jobs.follow", follow)
     code, out, _ = calsweep("submit", night, "--wait")
     assert (code, out.splitlines()[-1]) == (3, "half a line")
-
-
-# What is stored
 
 
 def test_gc(asked, empty_folder):
@@ -379,9 +370,6 @@ def test_replay(asked, empty_folder, monkeypatch):
     found = asked(write, "search", "replay", "kept", "--out", "here", "--markdown")
     assert found["folder"] == Path("here")
     assert shown == [("an outcome", False), ("an outcome", True)]
-
-
-# Files of logits
 
 
 @pytest.fixture

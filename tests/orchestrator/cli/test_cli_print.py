@@ -76,9 +76,6 @@ def test_progress_is_shown_where_somebody_watches_and_leaves_nothing_behind(caps
     assert " 25%" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.err)
 
 
-# Best
-
-
 def best_of(number, **fields):
     known = {"task": "a/b/c", "recipe": "ls", "sweep": "s", "run_id": f"r{number}"}
     known |= {"number": number, "objective": 0.1 * number, "rule": {}, "validation": {}}
@@ -138,8 +135,6 @@ def test_the_very_best_is_promoted(best, monkeypatch, new, words):
     assert err.endswith(f"calsweep: a.b.c version 3 is the {words}")
 
 
-# Computed again
-
 DIFFERENT = "different: val_ece by -5.00e-02, more than 0.001"
 
 
@@ -189,9 +184,6 @@ def test_progress_is_told_now_and_then(capsys, epochs, told):
         show("train", epoch, epochs)
     expected = [f"train: epoch {epoch} of {epochs}" for epoch in told]
     assert capsys.readouterr().out.splitlines() == expected
-
-
-# Plans and sweeps
 
 
 def test_a_plan_shows_times_where_they_are_known(calsweep, monkeypatch, empty_folder):

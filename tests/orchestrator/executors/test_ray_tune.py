@@ -156,9 +156,6 @@ def test_snapshots_leave_the_live_state_out(tmp_path: Path) -> None:
     search.save(str(tmp_path / "snapshot"))
 
 
-# -- the schedulers
-
-
 def trial_of(group: str, number: int, epochs: int = 9) -> Any:
     job = replace(fit(Path("data"), str(number)), group=group, epochs=epochs)
     return SimpleNamespace(trial_id=f"{group}-{number}", config={"job": job})
@@ -235,9 +232,6 @@ def test_reports_before_the_first_epoch_count_for_nothing() -> None:
     assert decide(schedulers, lost, 0, float("inf")) == CONTINUE
     schedulers.on_trial_complete(None, lost, {"epoch": 0, "score": float("inf")})
     assert decide(schedulers, good, 1, 0.9) == CONTINUE
-
-
-# -- what Tune is given
 
 
 def test_no_trial_is_taken_from_the_process_that_is_being_started_for_it() -> None:

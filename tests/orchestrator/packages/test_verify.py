@@ -30,6 +30,8 @@ from trainables.losses import LOSSES
 from trainables.metrics import METRICS
 from trainables.plugins import active_plugins, load_plugins
 
+pytestmark = pytest.mark.full  # Hub and frozen packages are verified in the fast suite.
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 frauds: Any = importlib.import_module("_frauds")
@@ -70,7 +72,6 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
     assert max(each.worst for each in found.retrained) == 0.0
 
 
-@pytest.mark.full
 def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(tmp_path, monkeypatch, capsys):
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -99,7 +100,6 @@ def test_a_package_is_the_same_each_time(storage: Storage, package: Path, tmp_pa
     assert (tmp_path / "package.zip").read_bytes() == package.read_bytes()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kind", frauds.FRAUDS, ids=lambda kind: kind.__name__)
 def test_a_fraud_is_refused(kind: Any, storage: Storage, package: Path, tmp_path: Path) -> None:
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
@@ -128,7 +128,6 @@ def fails_otherwise(forge: Any) -> None:
     forge.tell(events)
 
 
-@pytest.mark.full
 def test_failed_trial_fails_again_for_the_same_reason(tmp_path: Path) -> None:
     wild = "variants: {wild: {of: mbls, fixed: {weight: 1.0e+30, margin: 0.0}}}\n"
     storage = board(tmp_path / "storage", recipes="[ce, wild]", seeds="[0]", more=wild)
@@ -197,7 +196,6 @@ def test_plugins_of_a_package_are_run_only_where_they_are_trusted(plugged, capsy
     assert shown.endswith(f", doubt {code}")
 
 
-@pytest.mark.full
 @pytest.mark.usefixtures("stranger")
 def test_trainings_and_figures_of_plugins_are_computed_again(plugged: tuple[Storage, Path]) -> None:
     found = verify(plugged[1], replace(WHOLE, trust_plugins=True))
@@ -224,7 +222,6 @@ def test_plugins_that_are_installed_here_change_nothing(package, plugged):
     assert verify(plugged[1], replace(CHEAP, trust_plugins=True)).problems == []
 
 
-@pytest.mark.full
 def test_a_sweep_merged_with_one_that_has_plugins_is_computed_without_them(plugged, tmp_path):
     load_plugins((), installed=True)
     publish(board(tmp_path / "storage", "plain", "[fl]", "[0]"), ["plain"], tmp_path / "plain")
@@ -370,7 +367,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, Path]:
     return storage, folder / "package.zip"
 
 
-@pytest.mark.full
 def test_figures_of_suites_are_computed_again(measured: tuple[Storage, Path]) -> None:
     found = verify(measured[1], WHOLE)
     assert found.problems == []

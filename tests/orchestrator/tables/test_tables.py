@@ -75,9 +75,6 @@ class _Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
-# Figures
-
-
 def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
     """Both are of several seeds: one seed that agrees does not make them one."""
     seeds = [{**figures(nll=nll), "brier": nll / 2} for nll in (0.4, 0.5)]
@@ -239,9 +236,6 @@ def test_a_figure_that_is_missing_or_not_finite_shows_and_is_never_best():
     assert r"fl & \textbf{90.00} & -- & -- \\" in render(found, "latex").splitlines()
 
 
-# Marks
-
-
 def test_the_best_is_bold_and_the_second_underlined_in_the_right_direction():
     found = table_of(
         study("ce", figures(0.90, 0.05, 0.1)),
@@ -279,9 +273,6 @@ def test_figures_equal_as_printed_share_a_mark():
     cells = rows_of(render(found, "markdown"))
     marks = [cells[name][1] for name in ("ce", "ls", "fl", "dfl", "au")]
     assert marks == ["**5.00**", "**5.00**", "<ins>5.01</ins>", "<ins>5.01</ins>", "6.00"]
-
-
-# Order
 
 
 def test_a_method_is_followed_by_its_variants_in_order_of_appearance():
@@ -334,9 +325,6 @@ def test_sorting_over_all_tasks_takes_the_mean_and_wants_all_of_them():
         study("fl", figures(ece=0.001), task="a"),
     )
     assert found.sorted_by("ece").recipes == ("ls", "ce", "fl")
-
-
-# What did not go well
 
 
 @pytest.fixture
@@ -625,9 +613,6 @@ def test_the_gain_of_a_search_follows_its_figure():
     assert [lines["ce"][name] for name in names] == [""] * 3
 
 
-# Formats
-
-
 def test_json_and_data_frame_hold_every_cell():
     found = table_of(
         study("ce", {"ece": 0.25}, {"ece": 0.75}, run_ids=("r1", "r2")),
@@ -792,9 +777,6 @@ def test_a_narrow_terminal_keeps_the_mark_of_the_floor():
     assert "6.00† (floor 10.00)" in console.file.getvalue()
 
 
-# What a user can get wrong
-
-
 def test_a_table_from_the_server_has_the_columns_asked_for(monkeypatch):
     asked = []
 
@@ -827,9 +809,6 @@ def test_two_results_of_one_pair_are_refused():
     for second, sweeps in ((other, "demo and night"), (study("ce", figures()), "demo")):
         told = f"two results for ce on {TASK} (sweep {sweeps}); choose one"
         assert refusal(table_of, study("ce", figures()), second) == told
-
-
-# Comparison with a row, and with chance
 
 
 def differences(found, label, position=0):
@@ -900,9 +879,6 @@ def test_figures_and_differences_that_chance_explains_are_marked():
     assert cells["acls"][0] == "3.50 (≈ -1.50) (floor 2.00)"
     assert all(texts[1] == "–" for texts in cells.values())
     assert differences(make_table(results, options), "ls") == ("≈ -0.80", "")
-
-
-# Rows, columns, selection
 
 
 def placed(recipe, dataset, model, protocol="p", ece=0.05, **fields):
@@ -1056,9 +1032,6 @@ def test_only_signs_that_occur_are_explained():
         assert note.endswith(f"{floor}{signs}")
 
 
-# Several sweeps
-
-
 def of_sweep(name, recipe, **fields):
     return dataclasses.replace(study(recipe, figures()), sweep=name, **fields)
 
@@ -1144,9 +1117,6 @@ def test_figures_of_different_code_are_marked():
     assert make_table([*rows[:2], rows[3]]).notes() == []
 
 
-# LaTeX, for real
-
-
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex")
 def test_latex_compiles(tmp_path):
     results = [
@@ -1162,9 +1132,6 @@ def test_latex_compiles(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "table.pdf").stat().st_size > 0
-
-
-# Whole tables
 
 
 @pytest.fixture

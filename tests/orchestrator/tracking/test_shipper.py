@@ -572,9 +572,6 @@ def clock(sleep, monotonic=time.monotonic):
     return SimpleNamespace(sleep=sleep, monotonic=monotonic, time_ns=time.time_ns)
 
 
-# --- the process of its own -------------------------------------------------------------------
-
-
 def wait_for(condition, seconds=600):
     end = time.monotonic() + seconds
     while not condition():

@@ -54,9 +54,6 @@ def value_and_gradient(compute: Value, logits: Tensor, targets: Tensor) -> tuple
     return value.detach(), torch.autograd.grad(value, logits)[0]
 
 
-# Reference values
-
-
 def best_bandwidth(logits: Tensor, *, over: bool) -> float:
     probs, valid = clamp_inside(logits.softmax(dim=1)), everything(logits[:, 0])
     inner = log_inner(probs, valid)
@@ -140,9 +137,6 @@ def test_bandwidths_of_both_released_searches(loss_goldens: Goldens) -> None:
         logits, _ = golden_batch(loss_goldens, case, torch.float32)
         for over, key in ((False, "bandwidth_chosen"), (True, "bandwidth_original_code")):
             assert best_bandwidth(logits, over=over) == pytest.approx(case[key], rel=1e-5)
-
-
-# The formulas over all pairs
 
 
 def exclusion_over_pairs(logits: Tensor, targets: Tensor) -> Tensor:
@@ -248,9 +242,6 @@ def test_three_rows_are_enough_for_the_squared_difference() -> None:
     value = esd(confidence, correct, torch.ones(3, dtype=torch.bool))
     assert float(value) == pytest.approx(2 * 0.6 * 0.7 / 6)
     assert float(esd(confidence, correct, torch.tensor([True, False, True]))) == 0
-
-
-# What every batch must allow
 
 
 @pytest.mark.parametrize("name", ["mmce", "mmce-w", "esd", "mdca", "dca"])

@@ -19,8 +19,6 @@ from trainables.metrics import (
 )
 from trainables.metrics import _scores as scores_module
 
-# The definitions, written out with loops
-
 
 def softmax(logits):
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
@@ -91,9 +89,6 @@ def slow_report(probs, labels, bins):
     }
 
 
-# Agreement and properties
-
-
 @st.composite
 def predictions(draw):
     """Logits and labels: any sizes, few distinct values so that ties and edges are common."""
@@ -140,9 +135,6 @@ def test_confidently_wrong_predictions_have_all_the_error():
     assert report == wanted
 
 
-# Where released code is wrong
-
-
 def test_a_probability_of_zero_for_the_true_class_is_in_the_first_bin():
     probs = np.array([[1.0, 0.0], [1.0, 0.0]])
     report = calibration_report(probs=probs, labels=np.array([1, 1]))
@@ -169,9 +161,6 @@ def test_huge_logits_stay_finite():
     logits = np.array([[0.0, 0.0, -np.inf], [0.0, np.log(4), -np.inf]])
     report = calibration_report(logits=logits, labels=np.array([0, 1]))
     assert report["nll"] == pytest.approx(-(np.log(0.5) + np.log(0.8)) / 2)
-
-
-# Kinds of input
 
 
 def test_tensors_arrays_and_read_only_views_give_the_same():
@@ -267,8 +256,6 @@ def test_a_stand_in_for_a_gpu_gives_the_same(measure, host):
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
 
-
-# Bad input
 
 GOOD = np.array([[0.5, 0.5], [0.2, 0.8]])
 LABELS = np.array([0, 1])

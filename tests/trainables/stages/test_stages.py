@@ -83,9 +83,6 @@ def normalised(images: np.ndarray) -> Tensor:
     return ((pixels / 255 - 0.5) / 0.5).float()
 
 
-# -- what each stage leaves behind
-
-
 def test_every_stage_leaves_metrics_logits_and_its_request(workshop, chain):
     labels = torch.from_numpy(np.array(workshop.data.search.validation.labels))
     for artifact, stage in zip(chain, STAGES, strict=True):
@@ -105,9 +102,6 @@ def test_stored_weights_give_the_stored_logits(workshop, trained):
     with torch.no_grad():
         live = network_of(trained)(normalised(workshop.data.search.validation.values))
     torch.testing.assert_close(trained.tensors("validation")["logits"], live, rtol=1e-4, atol=1e-4)
-
-
-# -- interruption
 
 
 @pytest.mark.parametrize("stage", ["train", "refine"])
@@ -148,8 +142,6 @@ def test_a_training_resumed_after_its_last_epoch_still_has_logits(workshop, trai
         again.outcome()[0]["validation"]["logits"], trained.tensors("validation")["logits"]
     )
 
-
-# -- the epoch that is kept
 
 # So high a rate that later epochs are worse than earlier ones.
 WILD = {"lr": 1.0, "schedule": "constant", "epochs": 6}
@@ -231,9 +223,6 @@ def test_a_head_whose_q_ended_is_reported_once_stored(workshop, trained, monkeyp
     assert "where the mask keeps almost all weights" in told[0]
 
 
-# -- calibration
-
-
 @pytest.mark.full
 def test_the_seed_of_a_calibration_decides_its_folds(workshop, trained):
     parts = {"isotonic": {}}
@@ -247,9 +236,6 @@ def test_the_seed_of_a_calibration_decides_its_folds(workshop, trained):
     assert found.dtype == torch.float32
     assert torch.equal(found, held_out[0])
     assert not torch.equal(found, held_out[1])
-
-
-# -- features
 
 
 def test_the_seed_of_a_refinement_decides_its_head(workshop, trained):
@@ -274,9 +260,6 @@ def test_cached_features_equal_live_ones(workshop, augmented):
         plain = network.features(normalised(workshop.data.search.validation.values))
     torch.testing.assert_close(cached["validation"], plain, rtol=1e-4, atol=1e-4)
     assert len({view.sum().item() for view in cached["views"]}) == FEATURE_VIEWS
-
-
-# -- calibration
 
 
 def rows_of(logits: Tensor) -> set[tuple[float, ...]]:
@@ -356,9 +339,6 @@ def test_a_temperature_of_the_training_rows_is_judged_on_all_validation_rows(
     assert fitted.tensors("calibrator")["temperature"] == expected.temperature
     own = upstream.tensors("validation")["logits"]
     assert torch.equal(fitted.tensors("validation")["logits"], expected(own).float())
-
-
-# -- the one look at test data
 
 
 def by_hand(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -476,9 +456,6 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
     assert torch.equal(found.tensors("test")["log_probs"], expected)
 
 
-# -- keys
-
-
 def test_everything_that_matters_changes_the_key(workshop, trained, refined, tmp_path):
     base = request(workshop.prepared, "refine", MACAL, trained)
     other = few_digits(tmp_path, SplitSpec(validation=300, test=350, train_limit=399))
@@ -502,9 +479,6 @@ def test_equal_data_elsewhere_have_the_same_key(workshop, tmp_path):
     assert moved.directory != workshop.prepared.directory
     assert request(moved).key() == request(workshop.prepared).key()
     assert StageRequest(**asdict(request(moved))).key() == request(moved).key()
-
-
-# -- precision
 
 
 @pytest.fixture(scope="module")
@@ -614,9 +588,6 @@ def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(
     told = rf"^{tmp_path}/chain\.json: cannot be read as the description .*Is a directory"
     with pytest.raises(InputError, match=told):
         load_chain(tmp_path)
-
-
-# -- what cannot be computed
 
 
 @pytest.mark.parametrize("stage", ["refine", "calibrate"])
@@ -787,9 +758,6 @@ def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time():
     for place in places:
         compute(place)
     assert computed == places[1:]
-
-
-# -- objectives beyond the report
 
 
 @pytest.mark.parametrize("name", ["nll_after_ts", "smooth_ece"])

@@ -190,8 +190,6 @@ def test_a_variant_is_compared_with_what_it_varies(name):
     assert [row.baseline for row in layout.rows] == [plain.get(row.name, "") for row in layout.rows]
 
 
-# What a user can get wrong
-
 GOOD = "title: mine\nmetrics: [ece]\nrows: [ce, ls]\n"
 WRONG = {
     "no such metric": GOOD.replace("ece", "eec"),

@@ -68,9 +68,6 @@ def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
     assert "tasks of the sweep that are not in this layout: cifar10/resnet8/mukhoti2020" in notes
 
 
-# Published figures
-
-
 def test_a_published_figure_is_shown_for_the_same_data_set_model_and_metric():
     table = fill("macal/table1", study("ce"), study("ce", "digits"), published=True)
     assert cells(table, "ce")["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
@@ -251,9 +248,6 @@ def test_notes_of_a_layout_are_below_the_table(tmp_path):
     assert own.notes() == [start, *told]
 
 
-# Costs, suites, means over calibrators
-
-
 def test_the_cost_is_the_seconds_of_a_recipe():
     table = fill("macal/table4", study("ce", seconds=61.25), study("mit", seconds=70.0))
     assert cells(table, "ce")["cifar10", "resnet50", "seconds"].text == "61.2"
@@ -319,9 +313,6 @@ def test_a_row_may_be_the_mean_of_several_recipes():
     assert next(iter(cells(fill("cls/table1", *runs[1:]), "average").values())).short == (
         "of 4: 1 not run"
     )
-
-
-# The sweep's own tasks
 
 
 @pytest.mark.parametrize("name", layout_names())

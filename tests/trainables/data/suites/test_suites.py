@@ -40,9 +40,6 @@ def by_pixels(images: np.ndarray) -> Tensor:
     return (means / 4).log_softmax(1)
 
 
-# -- names
-
-
 def test_names():
     assert suite_names() == [
         *("bins-10", "bins-20", "cifar10-c", "cifar100-c", "generated-c"),
@@ -99,9 +96,6 @@ def test_a_name_that_is_like_no_other_is_answered_by_all():
     assert refusal(find_suite, "zzz", NOWHERE) == told
 
 
-# -- other numbers of bins
-
-
 @pytest.mark.parametrize("bins", [1, 7, 20])
 def test_errors_in_another_number_of_bins(make_task, arrays, bins):
     task = make_task(test_limit=10)
@@ -112,9 +106,6 @@ def test_errors_in_another_number_of_bins(make_task, arrays, bins):
     assert metrics == {n: expected[n] for n in ("ece", "aece", "cwece", "cwaece", "mce")}
     usual = calibration_report(clean, labels=task.test().labels.copy())
     assert metrics["ece"] != usual["ece"]
-
-
-# -- official corruptions
 
 
 def test_corruptions_are_those_of_the_benchmark_in_its_order():
@@ -323,9 +314,6 @@ def test_other_class_names_are_refused(make_task):
         suite.check(replace(info, classes=(*suite.classes[:9], "lorry")))
 
 
-# -- generated corruptions
-
-
 def need_library() -> None:
     pytest.importorskip(
         "imagecorruptions", reason="OpenCV finds no libGL on this system", exc_type=ImportError
@@ -403,9 +391,6 @@ def test_without_the_library_it_says_what_to_install(make_task, monkeypatch):
     told = refusal(prepare_suite, "generated-c", NOWHERE, make_task())
     assert told.startswith("suite 'generated-c': needs imagecorruptions-imaug (")
     assert told.endswith("): pip install 'calsweep[corruptions]'")
-
-
-# -- other data sets
 
 
 def test_other_images_are_brought_into_the_form_of_the_task(make_task, tmp_path):
@@ -504,9 +489,6 @@ def test_an_absent_data_set_is_named(make_task, tmp_path):
     told = f"^dataset 'svhn': {tmp_path}/train_32x32.mat is missing; allow the download, or get "
     with pytest.raises(InputError, match=told):
         prepare_suite("ood-svhn", tmp_path, make_task(), download=False)
-
-
-# -- stored once
 
 
 @pytest.fixture
