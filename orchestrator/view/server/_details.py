@@ -16,7 +16,7 @@ from orchestrator.view.server._aside import Aside
 from trainables.common.errors import InputError
 from trainables.metrics import METRICS
 
-KEPT = 8  # Number of cached results: of sweeps and of choices of columns together.
+KEPT = 32  # Cached results, of sweeps and of choices of columns: about 1 MB each.
 COMPUTING = "are being computed; this page shows them when they are ready."
 NO_ROWS = "need all probabilities; a .calsweep file has two of each row."
 IN_PAGE = "they need all probabilities. Unpack the .calsweep file: its index.html has them."

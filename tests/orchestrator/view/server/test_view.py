@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from orchestrator.storage.storage import Storage
 from orchestrator.view import from_folder, render_report
 from orchestrator.view.server import Book, _pages, application
+from orchestrator.view.server._details import Details
 from tests.charts import charts_of
 from tests.orchestrator.view.conftest import REASON, TASK
 from trainables.common.errors import InputError
@@ -302,6 +303,16 @@ def test_a_report_without_a_finished_trial_shows_its_failure(view) -> None:
     assert row(page, "ce", "study-table")
     assert "<script>window.stolen" not in page
     assert REASON in words(page)
+
+
+def test_slow_parts_of_many_open_tabs_are_computed_once(monkeypatch) -> None:
+    details, asked = Details(frozen=False), []
+    monkeypatch.setattr(details._aside, "call", lambda function, tab: asked.append(tab) or tab)
+    for _ in range(2):
+        for tab in range(1, 21):
+            while details._later((tab,), str, len, tab) is None:
+                time.sleep(0.001)
+    assert asked == list(range(1, 21))
 
 
 @pytest.mark.parametrize("place", ["/sweeps/night/trials", "/sweeps/night/studies/3/rows"])
