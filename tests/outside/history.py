@@ -458,9 +458,9 @@ class History:
         self.verified("site/package.zip", (0,))
         return self.folder / "site" / "package.zip"
 
-    def verified(self, package: str, codes: tuple[int, ...], share: str = "0.3") -> Told:
-        """Verify a package."""
-        options = ("--retrain", share, "--seed", "1", "--trust-plugins")
+    def verified(self, package: str, codes: tuple[int, ...]) -> Told:
+        """Verify a package; after a collection this needs a share of trainings."""
+        options = ("--retrain", "0.3", "--seed", "1", "--trust-plugins")
         return self.call("package", "verify", package, *options, codes=codes)
 
     def fraud(self) -> None:
@@ -483,7 +483,7 @@ class History:
                     lie = content.replace(figure.encode(), other.encode())
                     lie = sealed(lie) if part in journals else lie
                     forged.writestr(part, lie if part in lies else content)
-            self.verified("forged.zip", (3,), "0")
+            self.verified("forged.zip", (3,))
 
     def merge(self) -> None:
         """A package merged with itself is that package."""

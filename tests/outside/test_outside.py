@@ -26,7 +26,7 @@ FAST = {"executor": "in-process", "scheduler": "none", "data": "logits", "refine
 # Seeds of faults that were found are kept here.
 HISTORIES = {
     0: {**FAST, "plugin": "calibrator", "storage": "percent", "command": "refuse"},
-    6: {**FAST, "plugin": "calibrator", "storage": "quote", "key": "seeds", "command": "refuse"},
+    6: {**FAST, "data": "npz", "plugin": "none", "storage": "quote", "command": "refuse"},
 }
 ROOT = Path(__file__).parents[2]
 PLANTED = json.loads((Path(__file__).parent / "planted.json").read_text(encoding="utf-8"))
