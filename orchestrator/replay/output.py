@@ -120,7 +120,7 @@ def notes(outcome: ReplayOutcome) -> list[str]:
         ),
         f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
         f"each by every strategy, validation rows {rows}; "
-        f"test {shown.heading} of the published default: {shown.show(first.default)}",
+        f"the published default has a test {shown.label} of {shown.show(first.default)}",
         "regret: difference from the recorded trial with the best test metric; distance: between "
         "a configuration and the recorded one whose results it got, the largest over its "
         "parameters, in % of the range",

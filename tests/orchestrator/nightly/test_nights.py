@@ -145,7 +145,7 @@ def test_half_a_night_of_other_code_is_given_up(make_benchmark, told_sweep, monk
         patch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
         outcome = run_night(benchmark, SECOND)
     assert told_sweep.runs[1:] == [f"other-{SECOND}"]
-    assert any(f"night {FIRST} is given up" in message for message in outcome.messages)
+    assert any(f"night {FIRST} is abandoned" in message for message in outcome.messages)
     nights = Book(benchmark.folder).nights()
     assert [night.unfinished for night in nights] == [False, False]
     assert not (nights[0].folder / "sweeps").exists()

@@ -309,7 +309,7 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     few = settings.model_copy(update={"validation": 159})
     assert len(replay(storage, few, ["one"]).judged) == len(rows)
     assert refusal(replay, storage, few.model_copy(update={"validation": 160}), ["one"]) == (
-        "validation: expected less than the 160 validation and test rows of rows|spline, since "
+        "validation: expected less than the 160 validation and test rows of rows|spline, because "
         "choices are scored on the other rows, got 160"
     )
 
@@ -566,7 +566,7 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     ]
     assert lines[2] == (
         "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
-        f"default tests {first.default:.4f}"
+        f"default has a test NLL of {first.default:.4f}"
     )
     assert lines[3:] == [
         "regret: difference from the recorded trial with the best test metric; distance: between "

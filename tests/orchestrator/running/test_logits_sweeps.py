@@ -264,7 +264,10 @@ def test_mistakes_get_a_line(mistake: str, tmp_path: Path, monkeypatch: pytest.M
             {"logits": np.full((4, 2), 1e200), "labels": [0, 1, 0, 1]},
             "outside the range of float32",
         ),
-        ({"predictions": np.ones((4, 2)), "labels": [0, 1, 0, 1]}, "inputs.kind"),
+        (
+            {"predictions": np.ones((4, 2)), "labels": [0, 1, 0, 1]},
+            "are the scores logits or probabilities",
+        ),
         ({"logits_fit": np.zeros((4, 2)), "labels_fit": [0, 1, 0, 1]}, "logits_test"),
     ],
 )
