@@ -152,7 +152,7 @@ def board(
     ] = 0.0,
     data_root: DataRoot = "data",
 ) -> None:
-    """Write a page with the rows of many packages: verified rows are marked, ties have letters.
+    """Write a page with the rows of many packages, marks for verified rows, and letters for ties.
 
     A package that is not verified stays on the page, with the reason.
     """

@@ -174,7 +174,8 @@ def logs(
         )
     file = files[trial]
     if not file.exists():
-        raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
+        why = "it has not started, or its result was stored already"
+        raise InputError(f"trial {trial!r} has no log: {why}")
     lines = folder.text(file).splitlines()
     if as_json:
         print_json({"log": trial, "lines": lines})

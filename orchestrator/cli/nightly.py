@@ -185,7 +185,7 @@ def _cells_of(records: Sequence[nightly.NightRecord], metric: str) -> list[night
 def _print_trends(
     records: Sequence[nightly.NightRecord], cells: Sequence[nightly.CellKey], metric: str
 ) -> None:
-    """Print the series of one metric for every recipe, drawn as one line each."""
+    """Print a sparkline of one metric for each recipe and task, with the last value."""
     rows = []
     for cell in cells:
         values = nightly.series_of(records, cell)

@@ -321,8 +321,8 @@ class SearchModel(_Strict):
         budget: ``equal`` runs the same number of trials for every method. ``paper`` searches the
             parameters in ``spaces``, the parameters that the method's paper tuned on this data
             (over the paper's grid if it has one), and parameters that a paper used with this data
-            and network without stating a value. All others have their published values. ``tune``
-            restricts the parameters that papers tuned; with ``{}`` all have published values.
+            and network without stating a value. All others have their published values. If
+            ``tune`` is given, only these of the parameters that papers tuned are searched.
     """
 
     trials: Count = 20

@@ -277,7 +277,7 @@ def preload(uri: str) -> None:
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
     """Return whether a tracker answers within ``timeout`` seconds, and a line of detail or remedy.
 
-    A file that does not exist yet counts as an answer if it can be created; it is not created.
+    A tracker that is a missing file passes if the file could be created. It is not created.
     """
     try:
         check_tracking_uri(uri)

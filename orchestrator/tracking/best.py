@@ -202,7 +202,7 @@ def best_trials(
     top: int = 1,
     where: StudyFilter | None = None,
 ) -> list[TrackedTrial]:
-    """Return the best search trials of ended studies, best first; see ``best_config``."""
+    """Return the best trials of comparable studies, best first; see ``best_config``."""
     if top < 1:
         raise InputError(f"top: expected 1 or more, got {top}")
     tracker = read_tracker(uri)
@@ -239,7 +239,7 @@ def _ranked(
 
 
 def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
-    """Return the run that each study chose, its best; None if a study is still open.
+    """Return the run that each study chose; None if a study is open or a chosen run is missing.
 
     Only chosen runs have the tag of this query, so the tracker reads no others.
     """

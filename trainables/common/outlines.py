@@ -80,7 +80,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def outlined(build: Callable[[], T]) -> T:
-    """Return ``build()``, executed without PyTorch unless the classes need it."""
+    """Return ``build()``: called without PyTorch, and again with PyTorch if that fails."""
     try:
         with _without_torch():
             return build()

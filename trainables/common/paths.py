@@ -236,6 +236,6 @@ def require_socket_room(folder: str, below: str, variable: str) -> None:
     limit, length = SOCKET_PATH - len(below) - 1, len(os.fsencode(folder))
     if length > limit:
         raise InputError(
-            f"expected a temporary folder of at most {limit} bytes, because it has sockets, got "
-            f"{length}: {folder}; use a shorter one, such as: export {variable}=/tmp"
+            f"the path of the temporary folder is too long for a socket: expected at most {limit} "
+            f"bytes, got {length}: {folder}; use a shorter one, such as: export {variable}=/tmp"
         )

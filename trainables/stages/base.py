@@ -308,7 +308,9 @@ def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) ->
     found = store.find(ref, whole)
     if found is None:
         dropped = store.is_dropped(ref)
-        fault = "has no weights (keep: logits removed them)" if dropped else "is missing or damaged"
+        fault = "is missing or damaged"
+        if dropped:
+            fault = "has no weights, because a sweep with `keep: logits` removed them"
         raise InputError(f"artifact {store.path(ref)} {fault}")
     return found
 

@@ -79,9 +79,7 @@ def test_storage_of_another_kind_is_told_what_is_allowed():
 def test_a_folder_leaves_room_for_a_socket_or_is_refused():
     require_socket_room("/" + "a" * 99, "socket", "TMPDIR")
     long = "/" + "a" * 100
-    told = (
-        f"at most 100 bytes, because it has sockets, got 101: {long}; use a shorter one, such as: "
-    )
+    told = f"at most 100 bytes, got 101: {long}; use a shorter one, such as: "
     with pytest.raises(InputError, match=re.escape(told + "export TMPDIR=/tmp")):
         require_socket_room(long, "socket", "TMPDIR")
 
