@@ -211,7 +211,8 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
         files = json.loads((directory / MANIFEST).read_text())
         present = {path.name for path in directory.iterdir()} - {MANIFEST}
         if gone := sorted({*files, *needed} - present):
-            return f"{gone[0]} is missing"
+            listed = "" if gone[0] in {*needed} else f", listed in its {MANIFEST},"
+            return f"{gone[0]}{listed} is missing"
         if odd := sorted((present if alone else {*needed}) - {*files}):
             return f"{odd[0]} is not in its {MANIFEST}"
         for name, facts in files.items():

@@ -92,7 +92,7 @@ def test_every_gpu_is_named_and_tried(calsweep, no_ray, monkeypatch):
     assert (code, found["GPUs"]) == (1, ("ok", "card 0, card 1, card 2"))
     assert found["GPU 0"] == found["GPU 2"] == ("ok", "does a training step")
     assert found["GPU 1"][0] == "FAIL"
-    assert found["GPU 1"][1].startswith("it is bad -> leave it out")
+    assert found["GPU 1"][1].startswith("it is bad -> hide it")
 
 
 @pytest.mark.full
@@ -105,7 +105,7 @@ def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     code, out, _ = calsweep("doctor")
     found = findings(out)
     assert (code, found["GPUs"][0], found["GPU 0"][0]) == (1, "ok", "FAIL")
-    assert re.search(r"(CUDA|NVIDIA).* -> leave it out \(CUDA_VISIBLE_DEVICES\)", found["GPU 0"][1])
+    assert re.search(r"(CUDA|NVIDIA).* -> hide it with CUDA_VISIBLE_DEVICES", found["GPU 0"][1])
 
 
 def test_whether_gpus_are_shared_is_asked_where_nvidia_starts_a_server_if_none_is_named(

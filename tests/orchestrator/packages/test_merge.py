@@ -88,14 +88,14 @@ def set_bins(package: Package) -> None:
     [
         (
             of(SweepStarted, provenance={"git_commit": "decade", "versions": {}}),
-            "code revision of one.zip and two.zip: c0ffee, decade",
+            "code revision of one.zip and two.zip differ: c0ffee and decade",
         ),
-        (of(StudyOpened, fingerprint="0" * 32), "data digits/tiny of one.zip and two.zip: "),
+        (of(StudyOpened, fingerprint="0" * 32), "data digits/tiny of one.zip and two.zip differ: "),
         (
             of(StudyOpened, origin=lambda own: {**own, "split": {**own["split"], "seed": 5}}),
-            "split digits/tiny of one.zip and two.zip: ",
+            "split digits/tiny of one.zip and two.zip differ: ",
         ),
-        (of(StudyOpened, recipe="ls"), "row ls on digits/tiny of one.zip and two.zip: "),
+        (of(StudyOpened, recipe="ls"), "row ls on digits/tiny of one.zip and two.zip differ: "),
         (set_bins, "bins of one.zip and two.zip differ: 15 and 10"),
     ],
     ids=["code", "data", "split", "row", "bins"],
@@ -122,7 +122,7 @@ def test_other_versions_are_refused_by_name(machines, tmp_path, capsys):
         derive(Package(found.folder))
         paths.append(Package(found.folder).pack(tmp_path / f"{number}.zip"))
     assert merged(*paths, out=tmp_path / "site") == 2
-    assert "version torch of 0.zip and 1.zip: 2.0, 2.1" in capsys.readouterr().err
+    assert "version torch of 0.zip and 1.zip differ: 2.0 and 2.1" in capsys.readouterr().err
 
 
 def test_one_package_is_not_merged(machines: tuple[Path, Path], tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def test_process_that_was_not_started_for_it_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (sweep(train="{cpu: 2}"), "give train: {cpu: 1}, got"),
-        (sweep(train="{gpu: 0.5}"), "give train: {cpu: 1}, got"),
+        (sweep(train="{cpu: 2}"), "use train: {cpu: 1}, got"),
+        (sweep(train="{gpu: 0.5}"), "use train: {cpu: 1}, got"),
         (sweep(train="{precision: bfloat16}"), "delete train.precision: bfloat16"),
         (sweep(protocol="{epochs: 1, batch_size: 8, lr: 0.1, compile: true}"), "`compile: true`"),
     ],

@@ -117,8 +117,8 @@ def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     assert [run.rank.objective for run in ask(top=2)] == [0.0, 0.2]
 
 
-BY_DATA = "fingerprint f1, convnet by p", "--fingerprint, or one sweep"
-BY_RULE = "val_ece with accuracy tolerance 0.01", "--tag, --since or --until, or one sweep"
+BY_DATA = "fingerprint f1, convnet by p", "--fingerprint, or name one sweep"
+BY_RULE = "val_ece with accuracy tolerance 0.01", "--tag, --since or --until, or name a sweep"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_studies_that_differ_are_not_ranked_together(sweeps, ask, writer, change
     before, remedy = kind
     assert str(refusal.value) == (
         f"studies of 'ce' on {writer.sweep!r} differ and cannot be ranked together: "
-        f"{before} ({first.sweep}); {told} ({second.sweep}); select one with {remedy}"
+        f"{before} ({first.sweep}); {told} ({second.sweep}); select some with {remedy}"
     )
     assert [run.trial.objective for run in ask(sweep=first.sweep)] == [0.5]
 

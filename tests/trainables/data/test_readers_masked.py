@@ -471,8 +471,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no list": (
         _damage(LIST, Path.unlink),
         f"{LIST} does not exist; use PATH/JPEGImages/<name>.jpg, "
-        "PATH/SegmentationClass/<name>.png (one class per pixel, 255 is void), "
-        f"PATH/{LIST} and optionally val.txt and test.txt, with one name per line",
+        f"PATH/SegmentationClass/<name>.png and PATH/{LIST}, val.txt, test.txt with a name per line",
     ),
     "one class": (
         _names('{"classes": ["a"]}'),

@@ -606,9 +606,8 @@ def test_folder_fault(fault, folder):
         ),
         (
             "voc",
-            "use PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png (one class per "
-            "pixel, 255 is void), PATH/ImageSets/Segmentation/train.txt and optionally val.txt "
-            "and test.txt, with one name per line",
+            "use PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png and "
+            "PATH/ImageSets/Segmentation/train.txt, val.txt, test.txt with a name per line",
         ),
         ("logits", "use the path of a file of logits"),
     ],
