@@ -470,8 +470,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no list": (
         _damage(LIST, Path.unlink),
-        f"{LIST} does not exist; use PATH/JPEGImages/<name>.jpg, "
-        f"PATH/SegmentationClass/<name>.png and PATH/{LIST}, val.txt, test.txt with a name per line",
+        f"{LIST} does not exist; use PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png "
+        f"and PATH/{LIST}, val.txt, test.txt with a name per line",
     ),
     "one class": (
         _names('{"classes": ["a"]}'),
