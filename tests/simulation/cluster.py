@@ -315,7 +315,8 @@ class _Test(Computation):
         if self.bench.store.find(self._work.artifact) is None:
             raise InputError(f"artifact {self._work.artifact.key} is missing or damaged")
         self.metrics = {"ece": draws(f"test {self._work.artifact.key}").random()}
-        self.bench.store.write(ArtifactRef("evaluate", f"of {self._work.artifact.key}"), {}, {})
+        for one in filter(None, (self._work.artifact, self._work.default)):
+            self.bench.store.write(ArtifactRef("evaluate", f"of {one.key}"), {}, {})
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
