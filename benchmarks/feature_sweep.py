@@ -77,7 +77,7 @@ def main() -> None:
         "",
         *table(("loss", "trials", "seconds"), rows),
     ]
-    publish(QUESTION, lines, f"{setting('torch')}; {before}.", given.out)
+    publish(QUESTION, lines, f"{setting('torch')}. Load average {before}.", given.out)
 
 
 if __name__ == "__main__":

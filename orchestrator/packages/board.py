@@ -63,14 +63,20 @@ def render_board(
     """
     if metric not in DEFAULT_METRICS:
         raise InputError(f"--metric: {metric!r} is not one of {', '.join(DEFAULT_METRICS)}")
-    if len(set(packages)) < len(packages):
+    files = {name: package_file(name) for name in packages}
+    for path in files.values():
+        if not path.exists():  # Verifying takes minutes, so look first.
+            raise InputError(f"{path}: no such file")
+    if len({path.resolve() for path in files.values()}) < len(packages):
         raise InputError("a package is named twice; name each once")
     with TemporaryDirectory(prefix="calsweep-board-") as folder:
         store = ArtifactStore(Path(folder))
         lines = [
             line
-            for number, name in enumerate(packages)
-            for line in _lines(name, number, store, options or VerifyOptions(share=0), progress)
+            for number, (name, path) in enumerate(files.items())
+            for line in _lines(
+                name, path, number, store, options or VerifyOptions(share=0), progress
+            )
         ]
         lines = _sorted(_grouped(lines, store, metric), metric)
     return (
@@ -88,6 +94,7 @@ def render_board(
 
 def _lines(
     name: str,
+    path: Path,
     number: int,
     store: ArtifactStore,
     options: VerifyOptions,
@@ -95,7 +102,6 @@ def _lines(
 ) -> Iterator[Line]:
     """Yield the rows of a package, and store their predictions under the package's own keys."""
     progress(f"verifying {name}")
-    path = package_file(name)
     doubt = _doubt(path, options)
     try:
         with opened(path) as package:

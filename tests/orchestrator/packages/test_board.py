@@ -59,10 +59,12 @@ def forge(package: Path, path: Path) -> None:
 def test_invalid_packages_and_metrics_of_a_board_are_refused(package: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a package is named twice"):
         render_board([str(package)] * 2)
+    with pytest.raises(InputError, match="a package is named twice"):
+        render_board([str(package), f"{package.parent}/../{package.parent.name}/{package.name}"])
     with pytest.raises(InputError, match="--metric: 'nope' is not one of acc, ece"):
         render_board([str(package)], "nope")
     with pytest.raises(InputError, match=rf"^{tmp_path}/absent\.zip: no such file"):
-        render_board([str(tmp_path / "absent.zip")], "ece", OPTIONS)
+        render_board([str(package), str(tmp_path / "absent.zip")], "ece", OPTIONS, pytest.fail)
     copy = tmp_path / "copy.zip"
     shutil.copy(package, copy)
     with zipfile.ZipFile(copy, "a") as archive:
