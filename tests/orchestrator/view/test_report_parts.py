@@ -202,7 +202,8 @@ def test_lost_predictions_are_named_with_the_remedy_and_the_rest_is_shown(tmp_pa
         remedy = f"; `calsweep run --resume s --storage {tmp_path}` computes it again"
         assert found.absent["ls"] == f"{cut} is damaged ({told}){remedy}"
         assert found.absent["fl"] == f"{gone} is missing{remedy}"
-        assert found.ungained == {"au": f"{odd} is damaged (test.safetensors is missing){remedy}"}
+        fault = "test.safetensors, listed in its manifest.json, is missing"
+        assert found.ungained == {"au": f"{odd} is damaged ({fault}){remedy}"}
         assert found.absent["none"] == "no predictions on record"
         assert (list(found.curves), found.problem) == (["ce", "au"], "")
         assert list(found.comparisons["ece"].bootstrap.values) == ["ce", "au"]

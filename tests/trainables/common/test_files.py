@@ -75,7 +75,7 @@ def _set(path: Path, name: str, key: str, value: object) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "absent": (lambda f: (f / "b").unlink(), "b is missing"),
+    "absent": (lambda f: (f / "b").unlink(), "b, listed in its manifest.json, is missing"),
     "other size": (lambda f: (f / "a").write_text("12"), "a has 2 bytes, not 3"),
     "other content": (lambda f: (f / "b").write_text("xyz"), "b does not match its checksum"),
     "other checksum": (lambda f: _set(f, "a", "sha256", "0"), "a does not match its checksum"),
