@@ -65,6 +65,11 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
         logits: Whether a single file includes test and validation rows, which verification and
             merging need. A folder always includes them.
     """
+    if out.suffix == ".zip":
+        raise InputError(
+            f"--out: {out} would be a folder with page and package; name a folder, or one file "
+            f"that ends with {ENDING}"
+        )
     page = render_page(package)
     if out.suffix != ENDING:
         folder = make_folder(out)

@@ -151,6 +151,15 @@ def test_a_sweep_without_test_figures_is_refused(
     assert not out.exists()
 
 
+def test_a_folder_that_is_named_like_a_zip_file_is_refused(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, root = tmp_path / "result.zip", str(storage.folder)
+    assert main(["package", "publish", "board", "--storage", root, "--out", str(out)]) == 2
+    assert f"--out: {out} would be a folder" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_reader_can_take_the_rows_of_one_cell(file: Path) -> None:
     found = pq.ParquetFile(io.BytesIO(members(file)["predictions.parquet"]))
     assert found.num_row_groups == len(CELLS)
