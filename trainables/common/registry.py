@@ -69,7 +69,8 @@ class Catalogue(Generic[E]):
         if not outlining.get() and _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
-        entries = self._outlines if outlining.get() else self._entries
+        # Modules of other rooms may be imported for the first time while outlines are made.
+        entries = self._outlines if self._slow and outlining.get() else self._entries
         if name in entries:
             raise ValueError(f"{self.noun} {name!r} is registered twice")
         entries[name] = entry

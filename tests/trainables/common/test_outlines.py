@@ -80,3 +80,9 @@ def test_a_type_from_the_door_knows_its_instances() -> None:
     assert not isinstance(1, later.Tensor)
     assert isinstance(torch.Generator(), later.Generator)
     assert later.F.relu is torch.nn.functional.relu
+
+
+def test_entries_of_a_catalogue_without_outlines_stay_if_an_outline_imports_them_first() -> None:
+    catalogue: Catalogue[object] = Catalogue("thing", "math")
+    outlined(lambda: catalogue.add("one", object()))
+    assert catalogue.names() == ["one"]
