@@ -39,7 +39,7 @@ from trainables.data.suites import SUITES, Part, Suite, SuiteData
 from trainables.losses import LOSSES, Loss, ReducedLoss, RowLoss, loss_aside
 from trainables.metrics import METRICS, Metric
 from trainables.models import Network, register_model
-from trainables.refinements import REFINEMENTS, Refinement
+from trainables.refinements import REFINEMENTS, FittedRefinement, Refinement
 from trainables.schemes import SCHEMES, Scheme
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Executor",
     "Experiment",
     "FitReport",
+    "FittedRefinement",
     "ImageShape",
     "Images",
     "InProcess",

@@ -1,5 +1,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field
 from typing import ClassVar
 
 from torch import Generator, Tensor, nn
@@ -30,8 +31,6 @@ class Refinement(CheckedFields, ABC):
         changes_batches: Whether ``start_batch`` has an effect.
         views: Features of the training set: ``augmented`` (one view of the augmented images per
             epoch) or ``original`` (of the unaugmented images).
-        trains: Whether the head learns from training rows. Otherwise ``fit_head`` sets it on
-            validation rows, and ``epochs`` and ``lr`` are no arguments.
         not_for: Why it cannot be used with a kind of data, by the kind's name.
 
     Raises:
@@ -44,7 +43,6 @@ class Refinement(CheckedFields, ABC):
     accept = "always"
     changes_batches = False
     views = "augmented"
-    trains = True
     not_for: ClassVar[Mapping[str, str]] = {
         "images-with-masks": "its classifier takes one feature vector per image"
     }
@@ -69,19 +67,6 @@ class Refinement(CheckedFields, ABC):
         """
         logits = head(features)
         return F.cross_entropy(logits, targets), logits
-
-    def fit_head(
-        self, head: nn.Module, classifier: nn.Linear, features: Tensor, labels: Tensor
-    ) -> dict[str, float]:
-        """Set a head that does not train, and return figures to track.
-
-        Args:
-            head: A head of ``build_head``, in eval mode.
-            classifier: The network's own, (D, K).
-            features: Validation features (N, D); metrics are of rows that were held out.
-            labels: (N,), int64.
-        """
-        raise NotImplementedError
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
         """Prepare epoch ``epoch`` (from 0), for example draw a mask."""
@@ -144,3 +129,26 @@ class Refinement(CheckedFields, ABC):
     def remarks(self, head: nn.Module) -> list[str]:
         """Return messages for the user about a trained head, one line each."""
         return []
+
+
+class FittedRefinement(Refinement):
+    """A refinement that does not train: ``fit_head`` sets its head on validation rows.
+
+    Its validation metrics are cross-fitted. ``epochs`` and ``lr`` are not arguments.
+    """
+
+    epochs: int = field(default=1, init=False)
+    lr: float = field(default=1.0, init=False)
+
+    @abstractmethod
+    def fit_head(
+        self, head: nn.Module, classifier: nn.Linear, features: Tensor, labels: Tensor
+    ) -> dict[str, float]:
+        """Set the head on validation rows, and return metrics to track.
+
+        Args:
+            head: A head of ``build_head``, in eval mode.
+            classifier: The network's own classifier, from (N, D) to (N, K).
+            features: Features of validation rows, (N, D).
+            labels: (N,), int64.
+        """

@@ -1,11 +1,10 @@
 import math
-from dataclasses import field
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.refinements._base import REFINEMENTS, Refinement
+from trainables.refinements._base import REFINEMENTS, FittedRefinement
 
 THRESHOLDS, SMALLEST = 64, 0.01
 
@@ -26,7 +25,7 @@ class ClippedHead(nn.Module):
 
 
 @REFINEMENTS.register("feature-clipping")
-class FeatureClipping(Refinement):
+class FeatureClipping(FittedRefinement):
     """Clips the features before the network's own classifier (Tao et al., AAAI 2025).
 
     Feature Clipping for Uncertainty Calibration, arXiv 2410.19796. The threshold minimises the NLL
@@ -37,12 +36,9 @@ class FeatureClipping(Refinement):
     classes may change.
     """
 
-    trains = False
     excludes = dict.fromkeys(
         ("balcal", "mcdrop"), "feature-clipping needs a network with one linear classifier"
     )
-    epochs: int = field(default=1, init=False)
-    lr: float = field(default=1.0, init=False)
 
     def build_head(self, feature_dim: int, num_classes: int) -> ClippedHead:
         """Return a head that clips nothing."""

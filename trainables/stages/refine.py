@@ -18,7 +18,13 @@ from trainables.common.errors import InputError, StorageError, TrainingDivergedE
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import row_terms
 from trainables.models import Network
-from trainables.refinements import REFINEMENTS, HeadsTogether, HeadTrainer, build_refinement
+from trainables.refinements import (
+    REFINEMENTS,
+    FittedRefinement,
+    HeadsTogether,
+    HeadTrainer,
+    build_refinement,
+)
 from trainables.stages.base import StageRequest, StageRun, TaskData
 from trainables.stages.calibrate import CROSS_FIT_FOLDS
 from trainables.stages.networks import extract_features, restore_network
@@ -67,7 +73,8 @@ class RefineStage(StageRun, stage="refine"):
     def of(cls, request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
         """Return the run of a request, by whether its head trains."""
         (name,) = request.parts
-        return (cls if REFINEMENTS.get(name).trains else FitHeadStage)(request, store, data)
+        fitted = issubclass(REFINEMENTS.get(name), FittedRefinement)
+        return (FitHeadStage if fitted else cls)(request, store, data)
 
     @property
     def epochs(self) -> int:
@@ -147,7 +154,9 @@ class FitHeadStage(StageRun):
     def run_epoch(self) -> dict[str, float]:
         """Fit the head on all validation rows, and for the metrics on all but a fold."""
         ((name, parameters),) = self.request.parts.items()
-        self._refinement = build_refinement(name, **parameters)
+        refinement = build_refinement(name, **parameters)
+        assert isinstance(refinement, FittedRefinement)
+        self._refinement = refinement
         network = restore_network(self.upstream(), self.data.prepared.info, self.data.device)
         if type(network).classify is not Network.classify:
             raise InputError(f"{name} needs a network with one linear classifier; leave it out")
