@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
@@ -48,6 +49,7 @@ class Aside:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
+            weakref.finalize(self, self._process.kill)  # Also at the exit of the server.
         assert self._process.stdin
         assert self._process.stdout
         pickle.dump(call, self._process.stdin)
@@ -57,7 +59,7 @@ class Aside:
 
 def answer_calls() -> None:
     """Answer the calls of ``Aside``; end with its process or after ``IDLE_SECONDS`` without one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, and so this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The server kills this process when it ends.
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while select.select([calls], [], [], IDLE_SECONDS)[0]:
