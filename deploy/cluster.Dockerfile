@@ -1,8 +1,8 @@
-# What every pod of deploy/kuberay-cluster.yaml runs; build it from the repository's folder:
+# The image of every pod of deploy/kuberay-cluster.yaml; build it in the repository's folder:
 #     docker build --file deploy/cluster.Dockerfile --tag calsweep:1.0.0 .
 FROM python:3.11-slim
-# What `compile: true` makes kernels with (the headers of Python are in the image), and what
-# KubeRay's probes ask Ray with: pods without it are never ready.
+# `compile: true` needs g++ to build kernels (Python's headers are in the base image). KubeRay's probes
+# need wget; without it, pods never become ready.
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ wget \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/calsweep

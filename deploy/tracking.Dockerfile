@@ -5,5 +5,5 @@ RUN pip install --no-cache-dir --constraint /tmp/constraints.txt 'mlflow[auth]' 
     && useradd --create-home --uid 1000 mlflow \
     && mkdir -p /artifacts /var/lib/mlflow && chown mlflow /artifacts /var/lib/mlflow
 USER mlflow
-# Holds who may log in (auth.ini).
+# The database of users is stored in this folder (auth.ini).
 WORKDIR /var/lib/mlflow
