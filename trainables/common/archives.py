@@ -49,7 +49,10 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file; refuses Python objects and arrays that are larger than file or memory."""
+    """An ``.npz`` file; arrays are checked before they are read.
+
+    Refused are Python objects, damaged arrays, and arrays larger than the free memory.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +73,11 @@ class ArrayArchive:
         return list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape without reading its values."""
+        """Return an array's type and shape, checked against its size in the archive.
+
+        Raises:
+            InputError: If the array is missing, is damaged or has Python objects.
+        """
         if name not in self._members:
             raise self._refuse(
                 name, f"it does not exist; keys are {', '.join(self.names) or 'none'}"
@@ -97,7 +104,7 @@ class ArrayArchive:
         return header
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array; raise ``InputError`` if it is damaged or larger than the free memory."""
+        """Return an array; raise ``InputError`` if it cannot be read or exceeds the free memory."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"

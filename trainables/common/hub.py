@@ -44,7 +44,7 @@ class HubAddress:
 
 
 def hub_client() -> Any:
-    """Return the client, which takes a quarter of a second to import."""
+    """Return a client of the Hub; importing it takes a quarter of a second."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="calsweep")
@@ -52,7 +52,10 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Turn the client's errors into ``InputError``, or ``AwayError`` if the Hub does not answer."""
+    """Turn the client's errors into ``InputError``.
+
+    It is an ``AwayError`` if the Hub does not answer, is busy (status 429) or fails (500 or more).
+    """
     from huggingface_hub import errors
 
     try:
