@@ -58,7 +58,7 @@ class Check(NamedTuple):
 
 
 def checks_of(plugin: Plugin) -> Iterator[Check]:
-    """Yield the checks of all parts of a plugin, which must be active."""
+    """Yield the checks of all parts of an active plugin."""
     for addition in plugin.additions:
         noun, name = addition.catalogue.noun, addition.name
         part = f"{noun} {name}"
