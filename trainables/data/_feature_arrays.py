@@ -28,7 +28,7 @@ SPLIT = "split"
 
 
 def feature_files(path: Path) -> ArrayFiles:
-    """Return the ``.npy`` files of a folder, or those that belong to one file; memory-mapped."""
+    """Return the ``.npy`` files, memory-mapped, that belong to a file or a folder's first file."""
     if path.is_dir():
         found = sorted(path.glob("*.npy"))
         if not found:
@@ -38,9 +38,12 @@ def feature_files(path: Path) -> ArrayFiles:
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:
-    """Return the name of each array in the file, by its plain name, such as ``labels_train``.
+    """Return the name in the file of each known array, by its plain name, such as ``labels_train``.
 
-    ``features`` and ``labels`` without a part are training rows.
+    An array of features or labels whose name has no part has training rows.
+
+    Raises:
+        InputError: If two arrays have the same plain name.
     """
     found: dict[str, str] = {}
     for given in arrays.names:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-# Child processes that import this package, such as a data loader's workers, are sealed as well.
+# Environment variable with the sealed paths. It seals child processes that import this package.
 INHERITED = "CALSWEEP_SEALED_TEST_DATA"
 DESCRIPTORS = "/proc/self/fd"
 
@@ -125,7 +125,11 @@ def require_unsealed(name: str) -> None:
 
 
 def seal_paths(paths: Iterable[str]) -> None:
-    """Seal ``paths`` for the rest of this process; raise if arrays of test data are still alive."""
+    """Seal ``paths`` for the rest of this process.
+
+    Raises:
+        TestDataSealedError: If arrays of test data are still alive.
+    """
     _seal(paths)
     gc.collect()
     held = sum(reference() is not None for reference in _handed_out)

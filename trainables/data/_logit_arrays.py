@@ -113,7 +113,10 @@ class ArrayFiles:
 
 
 def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Split a file's name into its unknown words and the plain words for its known ones."""
+    """Split a file's name into its unknown words and the plain words for its known ones.
+
+    The folder's name replaces the unknown words if there are none.
+    """
     words = re.split(r"[_.-]", path.stem)
     array = "_".join(known[word] for word in words if word in known)
     return "_".join(word for word in words if word not in known) or path.parent.name, array
@@ -166,10 +169,11 @@ class ScoreTable:
 
 
 def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str, str]:
-    """Return the columns of scores and their kind, which is the same for all.
+    """Return the kind of each column of scores, by its name; all have the same kind.
 
-    Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored), or all
-    columns are named by class numbers, or a column ``logits`` or ``probs`` has a list per row.
+    Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored). Or all
+    columns are named by class numbers, and the kind is ``predictions``, which may be both. Or a
+    column ``logits`` or ``probs`` has a list per row.
     """
     single = {
         name: plain_name(match["kind"].lower())
@@ -200,7 +204,7 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
 
 
 def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
-    """Return the column of each class, sorted if all names are numbers."""
+    """Return the column of each class, by the class's name; sorted if all names are numbers."""
     classes: dict[str, str] = {}
     for column in columns:
         found = COLUMN.fullmatch(column)

@@ -44,6 +44,8 @@ class MaskedFiles(Rows):
     """Images and masks in their files, decoded by several threads when they are read.
 
     Attributes:
+        pairs: Image and mask of each row.
+        size: Height and width of the stored rows; smaller images are padded.
         num_classes: K; a mask with another class is an ``InputError``.
         validation: Rows of the data set's own validation list, if there is one.
     """
@@ -151,7 +153,7 @@ class MaskedReader(Reader):
         return {part: path for part, path in found.items() if path.is_file()}
 
     def parts(self) -> dict[str, Pairs]:
-        """Return the files of each part; refuse missing files and images named twice."""
+        """Return images and masks of each part; refuse missing files and images listed twice."""
         lists = self.lists()
         if "train" not in lists:
             raise InputError(f"{self.path / LISTS / 'train.txt'} does not exist; {LAYOUT}")
@@ -202,11 +204,11 @@ class MaskedReader(Reader):
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
     def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
-        """Return training pairs, test pairs and validation rows.
+        """Return the pairs to train on, the test pairs, and the numbers of the validation pairs.
 
-        Without a list ``test``, the list ``val`` is used as test pairs.
-
-        Validation rows are numbers of training pairs, or None without a validation list.
+        With the lists ``val`` and ``test``, the pairs to train on end with those of ``val``, and
+        the numbers tell which they are. Otherwise the numbers are None, and the test pairs are
+        those of the only one of the two lists, or None.
         """
         parts = self.parts()
         train, val, test = parts["train"], parts.get("val"), parts.get("test")
@@ -244,7 +246,10 @@ class MaskedReader(Reader):
         return found
 
     def test_paths(self) -> list[Path]:
-        """Return the test list's images and masks; all files without a valid test list."""
+        """Return images and masks of the test list, or of ``train`` if there is none.
+
+        If a list has a fault, the whole folder is returned.
+        """
         try:
             train, test, _ = self._rows()
         except InputError:

@@ -73,9 +73,10 @@ class Cifar100Reader(Cifar10Reader):
 
 
 def long_tail_counts(largest: int, classes: int, ratio: float) -> np.ndarray:
-    """Return the exponential profile of Cui et al. (2019), (K,), int64.
+    """Return the number of images per class, (K,), int64: an exponential profile.
 
-    Class k keeps ``floor(largest * ratio ** (-k / (K - 1)))`` images, at least one.
+    As in Cui et al. (2019), class k has ``floor(largest * ratio ** (-k / (K - 1)))`` images, at
+    least one.
     """
     share = ratio ** (-np.arange(classes) / (classes - 1))
     # The summand avoids a floor of 99 if rounding makes 100 slightly smaller.
@@ -83,7 +84,7 @@ def long_tail_counts(largest: int, classes: int, ratio: float) -> np.ndarray:
 
 
 class LongTailMixin(Reader):
-    """Removes training images of a reader so that classes have a long tail; keeps the test set.
+    """Removes training images so that class sizes have a long tail; keeps all test images.
 
     Attributes:
         ratio: Size of the largest class divided by that of the smallest, at least 1; from

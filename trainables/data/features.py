@@ -54,7 +54,11 @@ class FeatureShape(InputShape):
         return torch.zeros(1, self.width, device=device)
 
     def class_weights(self, model: str) -> np.ndarray:
-        """Return the scaled unit embedding of each class, (K, D), a model's initial weights."""
+        """Return the scaled unit embedding of each class, (K, D): a model's initial weights.
+
+        Raises:
+            InputError: If the features have no class embeddings; the message names ``model``.
+        """
         if not self.classes:
             raise InputError(
                 f"model {model!r} starts from class embeddings; add an array class_embeddings "
@@ -228,7 +232,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Return the name of each array in the file, by its plain name; check for missing ones."""
+        """Return ``known_names``, after checking that each part has features and labels."""
         names = known_names(self._arrays)
         parts = [part for part in PARTS if {f"features_{part}", f"labels_{part}"} & names.keys()]
         needed = [f"{kind}_{part}" for part in ("train", *parts) for kind in ("features", "labels")]
@@ -241,7 +245,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     @cached_property
     def _checked(self) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Check everything but values; return the labels of each part and the names of classes."""
+        """Return the labels of each part and the names of classes; check all but the features."""
         names = self._names
         parts = [part for part in PARTS if f"features_{part}" in names]
         try:

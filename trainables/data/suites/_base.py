@@ -96,7 +96,8 @@ class Suite(ABC):
         name: The full name, such as ``ood-npz:my.npz``; for the others see ``Reader``.
 
     Attributes:
-        pool: Name for the averages of metrics over the task's suites with the same pool.
+        pool: Name for the averages of metrics over the task's suites with the same pool; "" for no
+            averages.
     """
 
     pool = ""
@@ -147,10 +148,16 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a stored suite; ``clean`` (M, K) are the test rows' outputs."""
+        """Measure ``outputs`` on a stored suite.
+
+        ``clean`` (M, K) are the log-probabilities of the task's own test rows.
+        """
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the metrics of ``judge``, computed from its stored tensors."""
+        """Return the metrics of ``judge``, computed from its stored tensors.
+
+        A suite that does not define this raises ``InputError``.
+        """
         raise self.refuse("its figures cannot be computed from the stored tensors")
 
     def check_shape(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> None:
