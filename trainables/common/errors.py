@@ -98,7 +98,7 @@ def require_addresses() -> None:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
-        raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of addresses")
+        raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of address space")
 
 
 def _listed(count: int, found: re.Match[str]) -> str:

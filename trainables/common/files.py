@@ -233,7 +233,7 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
     except PermissionError:
         raise  # The files may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"by its {MANIFEST}, {type(error).__name__}: {error}"
+        return f"its {MANIFEST} cannot be used: {type(error).__name__}: {error}"
     return ""
 
 

@@ -77,7 +77,7 @@ def _refusal(error: object, status: int) -> str:
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
-        return "its owner grants access; ask on its page, then set HF_TOKEN to your token"
+        return "its owner must grant access; ask on its page, then set HF_TOKEN to your token"
     if isinstance(error, errors.RepositoryNotFoundError):
         return "is private or does not exist; check the name, or set HF_TOKEN to a valid token"
     if isinstance(error, errors.RevisionNotFoundError):
@@ -85,5 +85,5 @@ def _refusal(error: object, status: int) -> str:
     if isinstance(error, errors.EntryNotFoundError):
         return "lacks a file that it lists; try again"
     if status in (401, 403):
-        return f"the Hub refuses the token ({status}); set HF_TOKEN to one with the rights"
+        return f"the Hub refuses the token ({status}); set HF_TOKEN to a token with access"
     return f"the Hub answers {status}"

@@ -154,7 +154,7 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
             limits = f"{LONGEST_NAME} bytes per name and {LONGEST_PATH} in all"
             fault = fault or f"it is too long; use at most {limits}"
     except RuntimeError as error:
-        fault = f"{str(error).rstrip('.')}; use the whole path of a name that begins with ~"
+        fault = f"{str(error).rstrip('.')}; use the whole path, or ./~NAME for a file ~NAME"
     except (OSError, ValueError) as error:
         fault = str(error)
     if fault:

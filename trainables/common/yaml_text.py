@@ -116,7 +116,9 @@ class _Loader(yaml.SafeLoader):
         """Return a scalar's text; refuse halves of surrogate pairs and very long non-texts."""
         text = super().construct_scalar(node)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise _refused(f"{short(text)} has half a character; write the character itself", node)
+            raise _refused(
+                f"{short(text)} has half a surrogate pair; write the character itself", node
+            )
         if node.tag != TEXT and len(text) > LONGEST_NUMBER:
             kind = node.tag.rpartition(":")[2]
             raise _refused(

@@ -73,7 +73,7 @@ def _parsed(path: Path, text: str, number: int | None = None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is not JSON ({error})") from error
     if not isinstance(found, dict):
-        raise InputError(f"{where}: expected an object, got {type(found).__name__}")
+        raise InputError(f"{where}: expected a JSON object, got {type(found).__name__}")
     return found
 
 
@@ -161,8 +161,8 @@ def _inspect_rows(path: Path) -> Iterator[tuple[list[float], int]]:
     if absent:
         note(
             path,
-            f"{absent:,} of {len(samples):,} samples lack the log-probability of a choice; the "
-            "smallest one listed is used for it; increase `--top-logprobs`",
+            f"{absent:,} of {len(samples):,} samples lack the log-probability of a choice and use "
+            "their smallest listed one instead; increase `--top-logprobs`",
         )
 
 

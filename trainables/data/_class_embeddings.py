@@ -31,7 +31,7 @@ def class_weights(
     where = f"{arrays.path}: {names[EMBEDDINGS]}"
     rows = arrays.read(names[EMBEDDINGS])
     if rows.dtype.kind != "f" or rows.shape[1:] != (width,) or classes not in (None, len(rows)):
-        expected = f"expected a row per class, ({classes or 'K'}, {width}) floats"
+        expected = f"expected floats ({classes or 'K'}, {width}), one row per class"
         raise InputError(f"{where}: {expected}, got {rows.dtype} {rows.shape}")
     rows = rows.astype(np.float64)
     weights = _scale(arrays, names) * rows / _lengths(rows, where)
@@ -73,7 +73,7 @@ def _lengths(rows: np.ndarray, where: str) -> np.ndarray:
     wrong = ~(np.isfinite(lengths) & (lengths > 0))
     if wrong.any():
         row = int(wrong.argmax())
-        problem = f"length {lengths[row, 0]:g} in row {row}"
+        problem = f"row {row} has length {lengths[row, 0]:g}"
         raise InputError(f"{where}: {problem}; cosines need finite rows that are not 0")
     return lengths
 

@@ -98,7 +98,7 @@ class FeatureTable:
     def _only(self, columns: list[str], noun: str) -> str:
         if len(columns) != 1:
             problem = f"{'several' if columns else 'no'} columns of {noun}"
-            raise InputError(f"{self.path}: {problem}; name one column label")
+            raise InputError(f"{self.path}: {problem}; name one column `label`")
         return columns[0]
 
     @cached_property

@@ -135,7 +135,7 @@ class ScoreTable:
         labels = [name for name in columns if meaning[name] == "labels"]
         if len(labels) != 1:
             found = f"{path}: {'several' if labels else 'no'} columns of labels"
-            raise InputError(f"{found} ({_shown(columns)}); name one column label")
+            raise InputError(f"{found} ({_shown(columns)}); name one column `label`")
         (self._label,) = labels
         scores = _score_columns(path, [name for name in columns if name not in labels], kind)
         self._lists = [name for name in scores if meaning[name] in SCORES]
@@ -272,7 +272,7 @@ def find_sets(path: Path) -> list[str]:
             if _group(file, f"{dataset}/{model}")
         ]
     if not names:
-        raise InputError(f"{path}: no group dataset/model")
+        raise InputError(f"{path}: no group DATASET/MODEL, as in files of CalArena")
     return names
 
 

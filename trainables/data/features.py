@@ -269,7 +269,7 @@ class FeaturesReader(PathReader, OutlinedReader):
             raise ValueError(f"{name} has {width} features, {first} has {expected}")
         labels = read_labels(self._arrays, label, classes)
         if len(labels) != count:
-            raise ValueError(f"{name} has {count} rows but {label} {len(labels)} labels")
+            raise ValueError(f"{name} has {count} rows but {label} has {len(labels)} labels")
         return labels
 
     def _shape(self, name: str) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ PART_NAME = re.compile(
 GREY_MODES = ("1", "L")
 LARGEST_SIDE = 224  # Usual for networks for photographs; a limit, because memory has all images.
 LAYOUT = (
-    "use PATH/<class>/<image>, of which `split.test` is held out, or PATH/train/<class>/<image> "
+    "use PATH/<class>/<image> (`split.test` is held out), or PATH/train/<class>/<image> "
     "and PATH/test/<class>/<image>"
 )
 

@@ -180,7 +180,8 @@ def _labels(archive: ImageArrays, part: str, classes: tuple[str, ...]) -> np.nda
     name, images = f"y_{part}", archive.header(f"x_{part}")
     labels = read_labels(archive, name, classes)
     if images.shape[0] != len(labels):
-        raise ValueError(f"x_{part} has {images.shape[0]} images but {name} {len(labels)} labels")
+        count = images.shape[0]
+        raise ValueError(f"x_{part} has {count} images but {name} has {len(labels)} labels")
     return labels
 
 
@@ -236,7 +237,9 @@ def match_labels(
         _check_seen(labels, classes)
     elif unseen:
         missing = f"{len(unseen)} of {len(classes)} classes, such as {classes[unseen[0]]!r}"
-        note(path, f"no training rows of {missing}; only `probe` and `clip-adapter` know them")
+        note(
+            path, f"no training rows of {missing}; only `probe` and `clip-adapter` can predict them"
+        )
     return labels, classes
 
 

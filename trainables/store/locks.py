@@ -143,7 +143,7 @@ class Lease(AbstractContextManager["Lease"]):
                 raise taken(self.holder())
             time.sleep(LOOK_SECONDS)
         if self._tag is None:
-            raise AwayError(f"storage {self._bucket.address} gives no answer")
+            raise AwayError(f"storage {self._bucket.address} does not answer")
 
     def _taken_over(self) -> str | None:
         found = self._bucket.get(self._name)
