@@ -81,7 +81,7 @@ class Chart:
         spec: The Vega-Lite specification. On a page it has the width of its container; its colours
             may be ``var(--NAME)`` of ``COLOURS``.
         text: Text next to the title, such as the calibration error.
-        width: Width in a file, in pixels; those of a PNG file are ``SCALE`` times as many.
+        width: Width in a file, in pixels; a PNG file has ``SCALE`` times as many.
     """
 
     title: str
@@ -92,7 +92,7 @@ class Chart:
 
     @property
     def alone(self) -> Spec:
-        """Return the specification for a file: width, colours and title are part of it."""
+        """Return the specification for a file, which includes width, colours and title."""
         spec = {"$schema": SCHEMA, **self.spec, "config": {**CONFIG, "background": "white"}}
         if spec.get("width") == "container":
             spec["width"] = self.width
@@ -190,9 +190,9 @@ def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
 
 
 def ramp(field: str, title: str, values: Iterable[float | None]) -> Spec:
-    """Return a Vega-Lite channel of colours, from blue for the lowest value to orange.
+    """Return a Vega-Lite channel of colours: the lowest value is blue, the highest orange.
 
-    The scale is logarithmic if the values spread widely. None is ignored.
+    The scale is logarithmic if ``spread_widely(values)``. Values of None are ignored.
     """
     found = [value for value in values if value is not None] or [0.0]
     scale = {"domain": [min(found), max(found)], "range": list(RAMP)}
@@ -211,7 +211,7 @@ def curves(*fields: str) -> list[Spec]:
 
 
 def tips(**fields: str) -> list[Spec]:
-    """Return the lines of a tooltip, one per field, with its title and a number of six digits."""
+    """Return the lines of a tooltip: title and value, in six digits, of each field of numbers."""
     return [{"field": name, "title": title, "format": ".6~g"} for name, title in fields.items()]
 
 
@@ -236,7 +236,10 @@ def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
 
 
 def side_by_side(title: Sequence[str], charts: Sequence[Chart], columns: int = 4) -> Chart:
-    """Combine charts into one for a file; ``title`` has its lines, the first for screen readers."""
+    """Combine charts into one for a file.
+
+    ``title`` has one string per line; the first is also the description for screen readers.
+    """
     parts = {"concat": [_part(chart) for chart in charts], "columns": columns}
     return Chart("", title[0], {"title": list(title), "params": [PICKED], **parts})
 

@@ -27,7 +27,9 @@ def reliability_diagram(
     chance: Band | None = None,
     addresses: Sequence[str] = (),
 ) -> Chart:
-    """Return a chart that shows accuracy, mean confidence and share of rows in each filled bin.
+    """Return a chart with the accuracy, mean confidence and share of rows of each bin with rows.
+
+    The bar of a bin is orange if its accuracy is below its confidence, else blue.
 
     Args:
         curve: The bins.

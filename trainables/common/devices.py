@@ -58,8 +58,8 @@ def visible_gpus() -> list[str]:
 def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
     """Return the device for a trial, and limit the share of the GPU's memory that it can use.
 
-    The share is ``gpus``, at most 1; the CUDA context takes up to half of it. A trial that needs
-    more runs out of memory itself, and other trials on the GPU are not affected.
+    The share is ``gpus``, at most 1; up to half of it is reserved for the CUDA context. A trial
+    that needs more runs out of memory itself, and other trials on the GPU are not affected.
 
     Args:
         gpus: Number or fraction of GPUs; the device is the CPU if it is 0 or there is no GPU.
@@ -86,10 +86,7 @@ def fits(size: int, device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes of a GPU that are free, but no more than this process's limit still allows.
-
-    The limit is the one that ``trial_device`` sets.
-    """
+    """Return how many bytes of a GPU are free and within the limit that ``trial_device`` sets."""
     device = concrete(device)
     free, total = torch.cuda.mem_get_info(device)
     limit = torch.cuda.get_per_process_memory_fraction(device) * total
@@ -149,7 +146,7 @@ class Meter:
         """Return ``epoch_seconds`` (mean; 0 before the first epoch) and ``peak_memory`` (bytes).
 
         The memory is that of tensors on the GPU, or on a CPU the resident memory of the process. If
-        the system does not report a peak, the memory is measured at the start and after each epoch.
+        the system does not report a peak, it is the largest value at the start and after an epoch.
         """
         peak = self._resident
         if self._device.type == "cuda":

@@ -66,12 +66,12 @@ def known_names(name: object, known: Collection[str], word: str = "") -> str:
 
 
 def listed_by(word: str) -> str:
-    """Return, for a message, that ``calsweep list`` with this argument shows all names."""
+    """Return, for a message, which ``calsweep list`` command shows all names."""
     return f"`calsweep list {word}` shows all"
 
 
 def lacks_memory(error: BaseException) -> str:
-    """Return a message if an error or one of its causes is a lack of memory or threads, else ""."""
+    """Return a message if a lack of memory or threads caused an error, else ""."""
     cause: BaseException | None = error
     while cause and not (isinstance(cause, MemoryError) or NO_MEMORY.search(str(cause))):
         cause = cause.__cause__ or cause.__context__
@@ -86,7 +86,10 @@ def lacks_memory(error: BaseException) -> str:
 
 
 def require_installed(module: str, user: str) -> None:
-    """Raise ``InputError`` if ``module``, which ``user`` needs, is named but not installed."""
+    """Raise ``InputError`` if ``module``, which ``user`` needs, is not installed.
+
+    If ``module`` is "", nothing is needed.
+    """
     if module and find_spec(module) is None:
         raise InputError(f"{user} needs {module}, which is not installed: pip install {module}")
 

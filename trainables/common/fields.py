@@ -24,7 +24,9 @@ def check_number(
     open_low: bool = False,
     open_high: bool = False,
 ) -> float:
-    """Return ``value`` as a float; finite limits are allowed values unless they are open.
+    """Return ``value`` as a float if it is between the limits.
+
+    A finite limit is itself allowed, unless ``open_low`` or ``open_high`` excludes it.
 
     Raises:
         ValueError: If it is not a number between the limits, for example

@@ -197,7 +197,7 @@ def seal(directory: Path) -> None:
 
 
 def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
-    """Return the JSON mapping in a file, or raise ``InputError`` if its ``format`` is not ``form``.
+    """Return the JSON mapping in a file; raise ``InputError`` unless its ``format`` is ``form``.
 
     ``what`` names the expected content in messages.
     """
@@ -297,7 +297,7 @@ def code_hash() -> str:
 
 
 def altered_file(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Return the first name of a file that differs between two results of ``code_files``, or ""."""
+    """Return the name of the first file that differs between two ``code_files``, or ""."""
     return min((name for name, _ in here.items() ^ there.items()), default="")
 
 

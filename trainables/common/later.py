@@ -2,8 +2,8 @@
 
 Commands that compute nothing then start without them.
 
-A module that is to start quickly has ``from trainables.common.later import Tensor, torch``. Its
-module-level code, such as defaults and base classes, must not use attributes of ``torch``.
+Their modules have ``from trainables.common.later import Tensor, torch`` instead of imports of
+PyTorch. Module-level code, such as defaults and base classes, must not use the imported names.
 """
 
 import sys

@@ -24,7 +24,7 @@ BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
 
 def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
-    """Return slices that divide rows (N, K) into blocks, whose temporaries fit into the cache.
+    """Return slices that divide rows (N, K) into blocks, so that temporaries fit into the cache.
 
     Each block except the last has at least ``least`` rows.
     """
@@ -111,7 +111,7 @@ class LogitScale:
 
     @property
     def depth(self) -> float:
-        """Return the distance; a logit farther below its row's largest one is masked."""
+        """A logit is masked if it is more than this below its row's largest one."""
         return max(MASK_DEPTH, DEEPER * self.typical)
 
     def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -20,11 +20,11 @@ def beat() -> None:
 def tell_progress(
     tell: Callable[[], None], seconds: float, waits: Callable[[], bool] = lambda: False
 ) -> None:
-    """Start a thread that checks every ``seconds`` for progress, and then calls ``tell``.
+    """Start a thread that calls ``tell`` every ``seconds`` if the process made progress.
 
-    Progress is a call of ``beat`` since the last check, or processor time (some code computes for
-    hours without ``beat``). ``tell`` is also called if ``waits()`` is true: the process waits for
-    work. A process that is stopped, or waits for data or a file system, makes no progress.
+    Progress is a call of ``beat``, or processor time (some code computes for hours without
+    ``beat``). ``tell`` is also called if ``waits()`` is true: the process waits for work. A process
+    that is stopped, or waits for data or a file system, makes no progress.
     """
 
     def run() -> None:

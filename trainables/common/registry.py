@@ -35,7 +35,7 @@ _collected: list[list[Addition]] = []  # Entries of the plugins that are being i
 
 @contextmanager
 def collecting() -> Iterator[list[Addition]]:
-    """Collect what plugins register in the block, without adding it; see ``Catalogue.plug``."""
+    """Collect the plugins' registrations in the block; ``Catalogue.plug`` adds them later."""
     found: list[Addition] = []
     _collected.append(found)
     try:

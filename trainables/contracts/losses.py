@@ -96,7 +96,7 @@ def ends(parameter: Parameter) -> list[Any]:
 
 
 def corners(name: str) -> Iterator[dict[str, Any]]:
-    """Yield settings of one searched parameter each, with all its values of ``ends``.
+    """Yield, for each searched parameter, one setting with each value of its ``ends``.
 
     All combinations of these values follow if there are at most ``MOST_CORNERS``.
     """

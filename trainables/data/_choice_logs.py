@@ -177,7 +177,7 @@ def _answer_tokens(
 ) -> list[tuple[str, float]]:
     """Return the alternatives, with log-probabilities, to the answer's last token that is a letter.
 
-    Only the letters of the first ``count`` choices count.
+    Only the letters of the ``count`` choices are considered.
     """
     try:
         tokens = sample["output"]["choices"][0]["logprobs"]["content"]

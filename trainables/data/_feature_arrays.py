@@ -28,7 +28,10 @@ SPLIT = "split"
 
 
 def feature_files(path: Path) -> ArrayFiles:
-    """Return the ``.npy`` files, memory-mapped, that belong to a file or a folder's first file."""
+    """Return ``.npy`` files that belong together, memory-mapped; see ``ArrayFiles``.
+
+    ``path`` is one of the files, or a folder, whose first file then decides.
+    """
     if path.is_dir():
         found = sorted(path.glob("*.npy"))
         if not found:
@@ -38,9 +41,10 @@ def feature_files(path: Path) -> ArrayFiles:
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:
-    """Return the name in the file of each known array, by its plain name, such as ``labels_train``.
+    """Return the names of the arrays in the file, by their plain names, such as ``labels_train``.
 
-    An array of features or labels whose name has no part has training rows.
+    Arrays with other plain names are left out. An array of features or labels whose name has no
+    part has training rows.
 
     Raises:
         InputError: If two arrays have the same plain name.

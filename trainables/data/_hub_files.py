@@ -52,7 +52,7 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
     ``config`` is the configuration's name; "" is the default one, or the only one.
 
     Raises:
-        InputError: If it does not exist, or "" is not clear.
+        InputError: If it does not exist, or "" could mean several configurations.
     """
     tables = sorted(name for name in files if name.endswith(ENDING))
     configs = _declared(card, tables) or _by_name(tables)
@@ -70,7 +70,7 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
 
 
 def _declared(card: Mapping[str, Any], tables: Sequence[str]) -> dict[str, Splits]:
-    """Return the configurations in the header of README.md; ``default: true`` adds the name ""."""
+    """Return the configurations in the header of README.md; the default one is also named ""."""
     found: dict[str, Splits] = {}
     for entry in card.get("configs") or ():
         patterns = entry.get("data_files", f"{entry.get('data_dir', '')}*")

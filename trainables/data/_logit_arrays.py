@@ -172,8 +172,8 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
     """Return the kind of each column of scores, by its name; all have the same kind.
 
     Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored). Or all
-    columns are named by class numbers, and the kind is ``predictions``, which may be both. Or a
-    column ``logits`` or ``probs`` has a list per row.
+    columns are named by class numbers; the kind is then ``predictions``, logits or probabilities.
+    Or a column ``logits`` or ``probs`` has a list per row.
     """
     single = {
         name: plain_name(match["kind"].lower())

@@ -53,7 +53,7 @@ TORCH_SAVED = (
 
 
 class Part(NamedTuple):
-    """Scores of one part, its labels, the kind of scores (None if unknown), the labels' array."""
+    """Scores and labels of one part; ``kind`` (None if unknown) and ``name`` are for messages."""
 
     scores: Any
     labels: Any

@@ -204,11 +204,11 @@ class MaskedReader(Reader):
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
     def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
-        """Return the pairs to train on, the test pairs, and the numbers of the validation pairs.
+        """Return training and validation pairs, test pairs, and numbers of the validation pairs.
 
-        With the lists ``val`` and ``test``, the pairs to train on end with those of ``val``, and
-        the numbers tell which they are. Otherwise the numbers are None, and the test pairs are
-        those of the only one of the two lists, or None.
+        If the lists ``val`` and ``test`` exist, the pairs of ``val`` follow those of ``train``.
+        Otherwise there are no validation pairs (None), and the test pairs are those of the list
+        that exists, or None.
         """
         parts = self.parts()
         train, val, test = parts["train"], parts.get("val"), parts.get("test")

@@ -142,7 +142,7 @@ class SplitSpec:
     Attributes:
         validation: Training rows held out for the search: a fraction in (0, 1) or a count of at
             least 1; ``own`` for the data set's own validation list, or a tenth without one;
-            ``all`` for every row that is not a test row, or a tenth if a network is trained.
+            ``all`` for every row that is not a test row if no network is trained, else a tenth.
         test: Rows held out for the test, a fraction or a count; unused with an official test set.
         train_limit: Number of training rows to keep after holding out validation; None for all.
         test_limit: Number of test rows to keep; None for all.

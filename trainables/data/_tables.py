@@ -141,7 +141,7 @@ def _array(path: Path, name: str, column: Any) -> np.ndarray:
 
 
 def _equal_lists(column: Any) -> np.ndarray | None:
-    """Return N lists of K numbers each as an array (N, K), or None if the lists are not such.
+    """Return N lists of K numbers each as an array (N, K), or None for other lists.
 
     This is a hundred times as fast as a conversion through Python's numbers.
     """

@@ -223,7 +223,7 @@ class ArtifactStore:
         return self.path(ref).exists()
 
     def contains(self, ref: ArtifactRef) -> bool:
-        """Return True if the folder or the bucket has an artifact; damage is not checked.
+        """Return True if the local folder or the bucket has an artifact; damage is not checked.
 
         An artifact in the local folder without its weights does not count.
         """

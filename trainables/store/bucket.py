@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def client_options() -> Any:
-    """Return obstore's options: timeouts, and whether plain HTTP is allowed (AWS_ENDPOINT_URL)."""
+    """Return obstore's options: timeouts, and plain HTTP if AWS_ENDPOINT_URL uses it."""
     return {
         "timeout": "600s",
         "read_timeout": "20s",
@@ -127,7 +127,7 @@ class Bucket:
         self._tried(lambda: self._store.put(name, content))
 
     def create(self, name: str, content: bytes) -> str | None:
-        """Write a new object and return its tag; None if there is one with another content."""
+        """Write a new object and return its tag; None if the name is taken by other content."""
         return self._put_if(name, content, "create")
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:

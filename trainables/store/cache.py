@@ -154,7 +154,7 @@ class Cache:
             pause = min(2 * pause, LONGEST_PAUSE) if away else 1.0
 
     def _sent(self, name: str) -> OSError | InputError | None:
-        """Send a file or folder; return the error if it must be sent again or was refused."""
+        """Send a file or folder if it still exists; return the error, if any."""
         path = self.folder / name
         try:
             if path.is_dir():
@@ -193,7 +193,7 @@ class Cache:
     def _asked(self, ask: Callable[[], bool | None]) -> bool:
         """Return the answer to a request, or False if the bucket does not answer.
 
-        The following requests are then not made, and False, for ``LONGEST_PAUSE`` seconds.
+        After that, it returns False without a request for ``LONGEST_PAUSE`` seconds.
         """
         if time.monotonic() >= self._silent_until:
             try:
@@ -274,7 +274,7 @@ class Cache:
         self._asked(lambda: self.bucket.remove(self.name(path)))
 
     def each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
-        """Run an action for each name, several at once, to the end or until the first error."""
+        """Run an action for each name, several at once; raise the first error."""
         for _ in self._pool.map(action, names):
             pass
 

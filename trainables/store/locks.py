@@ -108,7 +108,7 @@ class Lease(AbstractContextManager["Lease"]):
         self._guard = threading.Lock()
 
     def take(self) -> bool:
-        """Return True if this process may compute: it has the lease, or the bucket is silent.
+        """Return True if this process may compute: it has the lease, or the bucket gives no answer.
 
         Returns False while another process holds the lease, and within ``LOOK_SECONDS`` of the
         last attempt.
