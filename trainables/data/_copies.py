@@ -75,6 +75,7 @@ class Copies(NamedTuple):
             )
 
     def tell(self, name: str) -> None:
+        """Note each kind of copies found."""
         for line in self.lines():
             note(name, line)
 

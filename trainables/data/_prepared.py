@@ -155,7 +155,7 @@ class PreparedData:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """Open a prepared directory; reads only its manifest."""
+        """Open a prepared directory; reads only its manifest and the sizes of its files."""
         directory = on_this_machine(Path(directory).absolute())
         document = read_manifest(directory / MANIFEST)
         try:

@@ -103,7 +103,7 @@ def stage_key(stage: str, **determinants: Any) -> str:
     """Return the key of a stage's outcome: a SHA-256 of everything that determines it.
 
     Args:
-        stage: ``train``, ``features``, ``refine``, ``calibrate`` or ``evaluate``.
+        stage: The stage's name, such as ``train``, ``features`` or ``evaluate``.
         **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key. The order of
             names has no effect, and 6 is the same number as 6.0.
 
@@ -311,11 +311,11 @@ class ArtifactStore:
         return Artifact(ref, directory, record)
 
     def deliver(self) -> int:
-        """Send all waiting files and folders to the bucket; return how many still wait."""
+        """Send unsent files and folders to the bucket; return how many are still unsent."""
         return 0 if self._cache is None else self._cache.deliver()
 
     def settle(self) -> None:
-        """Wait until the bucket has all artifacts or does not answer; see ``Cache.settle``."""
+        """Wait until the bucket has all files of this process; see ``Cache.settle``."""
         if self._cache is not None:
             self._cache.settle()
 
