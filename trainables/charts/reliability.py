@@ -27,7 +27,7 @@ def reliability_diagram(
     chance: Band | None = None,
     addresses: Sequence[str] = (),
 ) -> Chart:
-    """Return a chart with the accuracy, mean confidence and share of rows of each bin with rows.
+    """Return a chart with accuracy, mean confidence and share of rows of each bin that has rows.
 
     The bar of a bin is orange if its accuracy is below its confidence, else blue.
 

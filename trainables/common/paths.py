@@ -135,8 +135,8 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     """Return the absolute form of a user's path, where a leading ``~`` is expanded.
 
     Raises:
-        InputError: If it is a URL, is too long or has a control character. The message begins with
-            ``what``; for a URL, it ends with ``instead``, another allowed form.
+        InputError: If it is empty, a URL, too long or has a control character. The message begins
+            with ``what``; for a URL, it ends with ``instead``, another allowed form.
     """
     text = str(path)
     if not text:

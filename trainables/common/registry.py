@@ -137,7 +137,7 @@ class Catalogue(Generic[E]):
         return self._plugged[name][0] if name in self._plugged else self._known()[name]
 
     def _known(self) -> Mapping[str, E]:
-        """Return the built-in entries, or the outlines of those that are not imported yet."""
+        """Return the built-in entries; those that are not imported yet are outlines."""
         if not self._slow:
             self.load()
             return self._entries

@@ -113,7 +113,7 @@ class _Loader(yaml.SafeLoader):
             raise _refused(f"{short(node.value)} is not a valid {kind}", node) from error
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Return a scalar's text; refuse halves of surrogate pairs, and very long other values."""
+        """Return a scalar's text; refuse halves of surrogate pairs and very long numbers."""
         text = super().construct_scalar(node)
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise _refused(

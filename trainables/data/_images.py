@@ -293,7 +293,7 @@ def crop_grid(
 
 
 def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
-    """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C) and no axis is empty."""
+    """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C), C at most 4, and not empty."""
     if images.dtype != np.uint8:
         raise ValueError(f"{name}: expected uint8 (0..255), got {images.dtype} {images.shape}")
     if images.ndim != 4 or 0 in images.shape or images.shape[3] > MAX_CHANNELS:
@@ -308,8 +308,8 @@ def images_info(
 ) -> DatasetInfo:
     """Return the constants of a user's own images.
 
-    ``test_rule`` says where test and validation rows come from; it is empty without a test set.
-    Statistics of all images are then not used, because test images would be among them.
+    ``test_rule`` says where test and validation rows come from. If it is empty, there is no test
+    set, and images are not normalised by their statistics, which would include test images.
     """
     height, width, channels = train.shape
     mean, std = (0.5,) * channels, (0.5,) * channels

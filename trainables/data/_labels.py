@@ -36,7 +36,7 @@ def plain_labels(
 
     One-hot rows (N, K) become the names in ``classes`` if there are K, else numbers of columns.
     Booleans become the classes named true and false if these exist, else 1 and 0. Floats, or texts,
-    become whole numbers if all of them are. Blanks around names are removed. Notes tell the user
+    become integers if all are whole numbers. Blanks around names are removed. Notes tell the user
     of one-hot rows, of booleans and floats that became numbers, and of removed blanks.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:

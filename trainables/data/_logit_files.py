@@ -53,7 +53,7 @@ TORCH_SAVED = (
 
 
 class Part(NamedTuple):
-    """Scores and labels of one part; ``kind`` (None if unknown) and ``name`` are for messages."""
+    """Scores and labels of one part, the scores' kind (None if unknown), and the labels' name."""
 
     scores: Any
     labels: Any

@@ -148,7 +148,7 @@ class MaskedReader(Reader):
             raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
 
     def lists(self) -> dict[str, Path]:
-        """Return the existing lists by part."""
+        """Return the existing files of the lists ``train``, ``val`` and ``test``, by list name."""
         found = {part: self.path / LISTS / f"{part}.txt" for part in ("train", "val", "test")}
         return {part: path for part, path in found.items() if path.is_file()}
 

@@ -309,9 +309,9 @@ def make_split(
     own: np.ndarray | None = None,
     trains: bool = True,
 ) -> Split:
-    """Return a split, whose test and validation rows are drawn unless the data set has own ones.
+    """Return a split; test and validation rows are drawn unless the data set has its own.
 
-    Draws, also those for limits, are stratified by class.
+    All draws, also those for limits, are stratified by class.
 
     Args:
         train: Labels of the training rows, (N,).

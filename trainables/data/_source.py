@@ -53,9 +53,9 @@ class SourceStatus:
     """Whether a data set can be read now, for ``calsweep doctor``.
 
     Attributes:
-        present: Whether its files exist and are intact.
+        present: Whether it can be read without a download.
         detail: One line on the files found.
-        remedy: One line on how to get the files; empty if they are present.
+        remedy: One line on how to get the files; used only if it is not present.
     """
 
     present: bool

@@ -34,7 +34,7 @@ ENDINGS = (".npz", ".npy", *TABLES)
 
 @dataclass(frozen=True)
 class FeatureShape(InputShape):
-    """The constants of features.
+    """The width and the statistics of features, from which a network is built.
 
     Attributes:
         width: D, the number of features.

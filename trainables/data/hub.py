@@ -76,7 +76,7 @@ class HubReader(TextsReader):
         return [self.path, *(path for paths in self._parts_of_files() for path in paths)]
 
     def test_paths(self) -> list[Path]:
-        """Return the files of the last split used, which has test rows, and their link targets."""
+        """Return the files of the test split, or of the only split, and the files they link to."""
         parts = self._parts_of_files()
         paths = parts[-1] if parts else []
         return [*paths, *(path.resolve() for path in paths)]

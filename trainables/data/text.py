@@ -160,7 +160,7 @@ def _is_text(path: Path) -> bool:
 
 
 def read_files(listing: Listing) -> LabelledTexts:
-    """Return the texts of files."""
+    """Return the texts in files, with the files' labels."""
     texts = [_text(read_content(path), str(path)) for path, _ in listing]
     return LabelledTexts.of(texts, labels_of(listing))
 

@@ -330,7 +330,7 @@ class ArtifactStore:
             self._cache.pull(path)
 
     def fetch_plugins(self, codes: Iterable[str]) -> None:
-        """Fetch missing copies of plugins, by the hashes of their code, from the bucket."""
+        """Fetch missing copies of plugins from the bucket; ``codes`` are hashes of their code."""
         for code in codes:
             self.fetch_folder(self.root.parent / PLUGINS / code)
 

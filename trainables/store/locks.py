@@ -78,7 +78,7 @@ LOOK_SECONDS = 1.0  # Time between two checks of a lock that another process hol
 class Lease(AbstractContextManager["Lease"]):
     """The lock of a process that computes an artifact or runs a sweep, for users of one bucket.
 
-    A thread renews the lease until the holder has not called ``keep`` for ``patience`` seconds.
+    A thread renews the lease while the last call of ``keep`` is at most ``patience`` seconds ago.
     Another process can take the lease if the holder released it, died on the same machine, or did
     not renew it for ``SILENT_SECONDS``; ``take`` never compares the clocks of two machines. Writes
     are conditional, so that only one of two simultaneous calls of ``take`` gets the lease. If the

@@ -93,7 +93,9 @@ class Suite(ABC):
     """Further test data of a task, and its metrics; a subclass is a registry entry.
 
     Args:
-        name: The full name, such as ``ood-npz:my.npz``; for the others see ``Reader``.
+        name: The full name, such as ``ood-npz:my.npz``.
+        argument: The text after the entry's name and a hyphen, such as ``npz:my.npz``, or "".
+        root: The folder of downloaded data sets.
 
     Attributes:
         pool: Name for the averages of metrics over the task's suites with the same pool; "" for no

@@ -39,7 +39,7 @@ class CorruptionSuite(Suite):
         return _means(metrics), {"metrics": metrics, **stacked}
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the means of accuracy and NLL from stored rows, others from the stored metrics."""
+        """Return the means; accuracy and NLL are recomputed from the stored values of rows."""
         sets = len(CORRUPTIONS), SEVERITIES
         self.check_shape(tensors, "metrics", (*sets, len(REPORTED)))
         for name in ("confidence", "correct", "nll"):
