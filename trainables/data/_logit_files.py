@@ -110,8 +110,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
       ``PATH:dataset/model`` if the file has more than one group.
     - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and Inspect AI; see ``read_answers``.
 
-    Probabilities become logarithms; 0 counts as the smallest normal number of its precision. Rows
-    of rounded probabilities are divided by their sums.
+    Probabilities become logarithms; see ``log_probs`` for zeros and for rounded probabilities.
 
     Labels are names of classes, such as the ``1`` of a column ``logit_1``, or count the classes
     from 0; see ``number_labels``. One-hot rows and floats that are whole numbers are read with a
@@ -252,9 +251,9 @@ def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, par
 
 
 def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tuple[str, ...]:
-    """Return the class names in the array ``classes``, if the file has it.
+    """Return the class names in the array ``classes``; empty if the file does not have it.
 
-    If labels are numbers, names are not needed, so invalid ones only give a note.
+    If labels are numbers, names are not needed: invalid ones give a note and are left out.
     """
     path = arrays.path
     if CLASSES not in arrays.names:

@@ -54,8 +54,9 @@ def prepare(
 ) -> PreparedData:
     """Read, split and store a data set below ``destination``, unless it is already stored there.
 
-    Stored data is identified by name, and by size and time of the source's files, without reading
-    them; it is used only if every checksum matches. Several processes may call this at once.
+    Stored data is found by name, settings and split, and by size and time of the source's files,
+    which are not read; it is used only if every checksum matches. Several processes may call this
+    at once.
 
     Args:
         name: A name as in ``source_names``.
@@ -313,8 +314,8 @@ def seal_test_data(*directories: Path | str) -> None:
     """Forbid this process to read test data until it ends.
 
     Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. Opening one
-    of these files raises it too, by any path: test files of a prepared directory, of its siblings
-    and of their sources, and suites stored next to them. Child processes that import this package
+    of these files raises it too, by any path: test files of a prepared directory, of those next to
+    it and of their sources, and suites stored there. Child processes that import this package
     are sealed as well. This is not a sandbox against hostile code: Python does not see files that C
     libraries open.
 
