@@ -144,10 +144,7 @@ def drawn(
     text: str = "",
     **more: Any,
 ) -> Chart:
-    """Return a chart of layers, the first one at the back.
-
-    Layers without own rows use ``rows``. ``more`` are further keys of the specification.
-    """
+    """Return a chart of layers, from back to front; layers without own rows use ``rows``."""
     spec = {"width": "container", "height": height, "description": label}
     values = {"data": {"values": list(rows)}, "params": [PICKED]}
     return Chart(title, label, {**spec, **values, **more, "layer": list(layers)}, text, width)
@@ -176,10 +173,7 @@ def layer(
 
 
 def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
-    """Return a Vega-Lite channel for a field of numbers, whose axis fits their range.
-
-    ``more`` are further keys of the channel; those of ``scale`` and ``axis`` are merged.
-    """
+    """Return a Vega-Lite channel for numbers with an axis that fits them; ``more`` adds keys."""
     scale: Spec = {"type": "log"} if log else {"zero": False}
     scale |= {"nice": False, "padding": 10, **more.pop("scale", {})}
     axis = more.pop("axis", {})
@@ -190,10 +184,7 @@ def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
 
 
 def ramp(field: str, title: str, values: Iterable[float | None]) -> Spec:
-    """Return a Vega-Lite channel of colours: the lowest value is blue, the highest orange.
-
-    The scale is logarithmic if ``spread_widely(values)``. Values of None are ignored.
-    """
+    """Return a Vega-Lite channel of colours: the lowest value is blue, the highest orange."""
     found = [value for value in values if value is not None] or [0.0]
     scale = {"domain": [min(found), max(found)], "range": list(RAMP)}
     scale |= {"type": "log"} if spread_widely(found) else {}
@@ -245,10 +236,7 @@ def side_by_side(title: Sequence[str], charts: Sequence[Chart], columns: int = 4
 
 
 def _part(chart: Chart) -> Spec:
-    """Return a chart's specification as a part of another one.
-
-    Parameters and the names of layers are left out, because they must be unique in a specification.
-    """
+    """Return a chart's specification without parameters and names, which would be repeated."""
     kept = {key: value for key, value in chart.spec.items() if key != "params"}
     layers = [
         {key: value for key, value in each.items() if key not in ("name", "params")}

@@ -49,10 +49,7 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file; arrays are checked before they are read.
-
-    Refused are Python objects, damaged arrays, and arrays larger than the free memory.
-    """
+    """An ``.npz`` file; refuses Python objects, damaged arrays, and arrays larger than memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,11 +70,7 @@ class ArrayArchive:
         return list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape, checked against its size in the archive.
-
-        Raises:
-            InputError: If the array is missing, is damaged or has Python objects.
-        """
+        """Return an array's type and shape; raise ``InputError`` if it is missing or damaged."""
         if name not in self._members:
             raise self._refuse(
                 name, f"it does not exist; keys are {', '.join(self.names) or 'none'}"

@@ -244,10 +244,7 @@ def describe_files(folder: Path, pattern: str = "*") -> Files:
 
 
 def check_files(folder: Path, files: Files, hashed: bool = True) -> None:
-    """Raise ``InputError`` if a file of a manifest is missing or differs from its entry.
-
-    Contents are compared only if ``hashed``; sizes always.
-    """
+    """Raise ``InputError`` if a listed file is missing or differs; read content if ``hashed``."""
     for name, facts in files.items():
         if fault := file_fault(folder / name, facts, hashed):
             raise InputError(f"{folder / name} {fault}")

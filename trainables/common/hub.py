@@ -52,10 +52,7 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Turn the client's errors into ``InputError``.
-
-    It is an ``AwayError`` if the Hub does not answer, is busy (status 429) or fails (500 or more).
-    """
+    """Turn the client's errors into ``InputError``, or ``AwayError`` if a later try may succeed."""
     from huggingface_hub import errors
 
     try:

@@ -41,10 +41,7 @@ def value_and_gradient(
 
 
 def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: Any) -> Loss:
-    """Return a loss after three epochs of one random batch each, in evaluation mode.
-
-    In this mode the state of the loss no longer changes.
-    """
+    """Return a loss after three epochs, in evaluation mode, so that its state no longer changes."""
     loss = build_loss(name, **parameters)
     loss.prepare(rows, classes)
     generator = torch.Generator().manual_seed(7)
@@ -62,10 +59,7 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
 
 
 def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
-    """Return all choices except the default, or one number at this ``share`` of the range.
-
-    The share is taken of the range of logarithms if the parameter's scale is ``log``.
-    """
+    """Return all choices but the default, or one number at a ``share`` of the (log) range."""
     if parameter.type == "categorical":
         return [choice for choice in parameter.choices if choice != parameter.default]
     assert parameter.low is not None

@@ -49,10 +49,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _harness_rows(path: Path) -> Iterator[tuple[list[float], int]]:
-    """Yield the log-likelihoods and the label of each sample.
-
-    A log with several filters repeats its samples; only those of the first filter are read.
-    """
+    """Yield log-likelihoods and label of each sample; of several filters, the first is read."""
     first: Any = None
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream):

@@ -108,10 +108,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image; raise ``InputError`` if this, or the use of the image in the block, fails.
-
-    Images with more than 8 bits per channel are refused.
-    """
+    """Open an image of 8 bits per channel; raise ``InputError`` if this, or its use, fails."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:

@@ -125,11 +125,7 @@ def require_unsealed(name: str) -> None:
 
 
 def seal_paths(paths: Iterable[str]) -> None:
-    """Seal ``paths`` for the rest of this process.
-
-    Raises:
-        TestDataSealedError: If arrays of test data are still alive.
-    """
+    """Seal ``paths`` for the rest of this process; raise if arrays of test data are still alive."""
     _seal(paths)
     gc.collect()
     held = sum(reference() is not None for reference in _handed_out)

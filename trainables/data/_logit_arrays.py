@@ -113,10 +113,7 @@ class ArrayFiles:
 
 
 def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Split a file's name into its unknown words and the plain words for its known ones.
-
-    The folder's name replaces the unknown words if there are none.
-    """
+    """Return a file's unknown words, or else the folder's name, and plain words for known ones."""
     words = re.split(r"[_.-]", path.stem)
     array = "_".join(known[word] for word in words if word in known)
     return "_".join(word for word in words if word not in known) or path.parent.name, array

@@ -246,7 +246,7 @@ class MaskedReader(Reader):
         return found
 
     def test_paths(self) -> list[Path]:
-        """Return images and masks of the test list, or of ``train`` if there is none.
+        """Return the files of the list of test images, or else of ``train``.
 
         If a list has a fault, the whole folder is returned.
         """

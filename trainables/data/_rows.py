@@ -259,10 +259,7 @@ def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) 
 def _hold_out(
     labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec, spare: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows that stay and a stratified draw from ``rows``; both are sorted.
-
-    In each class, at least ``spare`` rows stay.
-    """
+    """Return the rows that stay, at least ``spare`` of each class, and a stratified draw."""
     share = getattr(spec, key)
     size = share if _is_whole(share) else max(1, round(share * len(rows)))
     if size > len(rows) - spare:

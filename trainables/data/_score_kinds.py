@@ -65,10 +65,7 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
 
 
 def check_are_logits(logits: np.ndarray, place: Path) -> None:
-    """Refuse logits (N, K) that are clearly probabilities or percentages.
-
-    A note tells the user if they may be outputs of sigmoids.
-    """
+    """Refuse logits (N, K) that are probabilities or percentages; note possible sigmoids."""
     if logits.ndim != 2 or not logits.size or not logits.min() >= 0:
         return
     if _are_percentages(logits):

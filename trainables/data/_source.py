@@ -226,10 +226,7 @@ SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader, "data
 
 
 def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:
-    """Return the reader of ``name``, which is a registry name or ``NAME:ARGUMENT``.
-
-    ``settings`` are the ``inputs`` of a task.
-    """
+    """Return the reader of ``name``; ``settings`` are the ``inputs`` of a task."""
     head, _, argument = name.partition(":")
     reader = SOURCES.get(head)(name, argument, local_path(root, "data root"))
     reader.adjust(settings or {})

@@ -86,10 +86,7 @@ def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[
 
 
 def _first_fault(path: Path, numbers: Sequence[str]) -> str | None:
-    """Return a message for the first row with a fault, or None.
-
-    A fault is a wrong number of cells, or a cell in a column of ``numbers`` that is not a number.
-    """
+    """Return the fault of the first row of wrong length or with a wrong number, or None."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = (row for row in csv.reader(stream, delimiter=_csv(path)["sep"]) if row)
         header = next(rows)

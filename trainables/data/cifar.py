@@ -66,7 +66,7 @@ class Cifar10Reader(TorchvisionReader):
 
 @SOURCES.register("cifar100")
 class Cifar100Reader(Cifar10Reader):
-    """CIFAR-100 (Krizhevsky, 2009), fine labels: 50,000 training and 10,000 test images, 32 x 32."""
+    """CIFAR-100 (Krizhevsky, 2009), fine labels: 50,000 training, 10,000 test images, 32 x 32."""
 
     dataset = "CIFAR100"
     classes = FINE_CLASSES

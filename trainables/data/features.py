@@ -54,11 +54,7 @@ class FeatureShape(InputShape):
         return torch.zeros(1, self.width, device=device)
 
     def class_weights(self, model: str) -> np.ndarray:
-        """Return the scaled unit embedding of each class, (K, D): a model's initial weights.
-
-        Raises:
-            InputError: If the features have no class embeddings; the message names ``model``.
-        """
+        """Return a model's initial weights: the scaled unit embedding of each class, (K, D)."""
         if not self.classes:
             raise InputError(
                 f"model {model!r} starts from class embeddings; add an array class_embeddings "

@@ -168,10 +168,7 @@ class HubReader(TextsReader):
         return "text", self._choose("text", texts, ("text",)), label
 
     def _choose(self, role: str, candidates: Sequence[str], usual: Sequence[str]) -> str:
-        """Return the column named in the settings, or the only likely one, or raise an error.
-
-        ``usual`` names are likelier than the other ``candidates``.
-        """
+        """Return the column named in the settings, or the only likely one, or raise an error."""
         features, named = self._features(), self.settings.get(role)
         likely = [name for name in usual if name in candidates] or candidates
         if named in features or (named is None and len(likely) == 1):
@@ -235,10 +232,7 @@ class HubReader(TextsReader):
             self._download(pin)
 
     def _resolved(self, pin: Mapping[str, Any]) -> dict[str, Any]:
-        """Return commit and splits of ``pin``, or else those that the revision has now.
-
-        A note tells the user if the revision now has another commit than ``pin``.
-        """
+        """Return commit and splits of ``pin``, or else those that the revision has now."""
         repo, revision = self.address.repo, self.address.revision
         found = self._look(revision or "main")
         if not found["splits"] and not revision:

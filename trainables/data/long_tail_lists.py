@@ -83,10 +83,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return [self.path / f"{self.prefix}_{part}.txt" for part in PARTS]
 
     def _listed(self, path: Path, named: dict[int, str]) -> Listing:
-        """Return the images of a list, with their labels.
-
-        ``named`` maps labels to class folders; the first list, of training images, fills it.
-        """
+        """Return a list's images and labels; the first list fills ``named`` (folder by label)."""
         names = not named
         listing = []
         for number, words in read_words(path):

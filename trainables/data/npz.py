@@ -249,11 +249,7 @@ def _own_classes(train: np.ndarray, name: str) -> tuple[str, ...]:
 
 
 def _numbered(train: np.ndarray, name: str) -> tuple[str, ...]:
-    """Return the names ``0``, ``1`` ... up to the largest of the labels ``train`` (N,).
-
-    Raises:
-        ValueError: If a number in between is missing.
-    """
+    """Return the names ``0``, ``1`` ... up to the largest label in ``train`` (N,); refuse gaps."""
     present = np.unique(train)
     gap = np.flatnonzero(present != np.arange(len(present)))
     if len(gap):  # Labels with gaps are codes, not class indices.

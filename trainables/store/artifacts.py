@@ -223,10 +223,7 @@ class ArtifactStore:
         return self.path(ref).exists()
 
     def contains(self, ref: ArtifactRef) -> bool:
-        """Return True if the local folder or the bucket has an artifact; damage is not checked.
-
-        An artifact in the local folder without its weights does not count.
-        """
+        """Return True if the folder or bucket has an artifact with its weights, damaged or not."""
         if not ref.key:
             return False
         path = self.path(ref)

@@ -131,10 +131,7 @@ class Bucket:
         return self._put_if(name, content, "create")
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:
-        """Overwrite an object whose tag is ``tag`` and return the new tag.
-
-        Returns None if the object is missing, or has another tag and another content.
-        """
+        """Overwrite an object that has this tag and return its new tag; None if it has changed."""
         return self._put_if(name, content, {self._version: tag})
 
     def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
@@ -178,10 +175,7 @@ class Bucket:
         self._tried(lambda: self._store.delete(name), None)
 
     def _tried(self, action: Callable[[], T], *absent: T) -> T:
-        """Return the result of an action, which is repeated after temporary faults.
-
-        ``absent`` is the result if the object is missing; without it, this is an error.
-        """
+        """Return the result of an action, with retries; ``absent`` is used for a missing object."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()

@@ -150,16 +150,10 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a stored suite.
-
-        ``clean`` (M, K) are the log-probabilities of the task's own test rows.
-        """
+        """Measure ``outputs`` on a suite; ``clean`` (M, K) has them for the task's test rows."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the metrics of ``judge``, computed from its stored tensors.
-
-        A suite that does not define this raises ``InputError``.
-        """
+        """Return the metrics of ``judge`` from its stored tensors, or raise ``InputError``."""
         raise self.refuse("its figures cannot be computed from the stored tensors")
 
     def check_shape(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> None:

@@ -113,10 +113,7 @@ class OodSuite(Suite):
 
     @property
     def label(self) -> str:
-        """Return ``ood-`` and the data set's name, or the stem of its file or folder.
-
-        Unusual characters become ``_``, and long names are cut.
-        """
+        """Return ``ood-`` and the data set's or file's name; unusual characters become ``_``."""
         kind, _, place = self.argument.partition(":")
         short = Path(place).stem if kind in OWN else self.argument
         return f"ood-{re.sub(r'[^A-Za-z0-9_.-]', '_', short)[:60]}"
