@@ -27,7 +27,7 @@ sys.stdout.buffer.write(gzip.compress(text.encode(), mtime=0))
 
 @cache
 def bundle() -> bytes:
-    """Return the script of ``drawChart(place, specification)``, compressed by gzip."""
+    """Return a script that defines ``drawChart(place, specification)``, compressed by gzip."""
     options, schema = json.dumps(OPTIONS), json.dumps({"$schema": SCHEMA})
     embed = f"vegaEmbed(place, {{...{schema}, ...spec}}, {options})"
     command = [sys.executable, "-c", MAKE, f"window.drawChart = (place, spec) => {embed}", VERSION]

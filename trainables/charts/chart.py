@@ -56,7 +56,8 @@ CONFIG: Spec = {
     "line": {"strokeJoin": "round"},
     "autosize": {"type": "fit", "contains": "padding"},
 }
-PICKED: Spec = {"name": "picked", "value": None}  # The chosen rows, in all charts of a group.
+# The value of ``pick``'s field in the chosen row, or null. Charts of a group share it.
+PICKED: Spec = {"name": "picked", "value": None}
 # The wheel zooms only with the shift key; otherwise wheel and finger scroll the page.
 ZOOM: Spec = {
     "name": "zoom",
@@ -79,8 +80,8 @@ class Chart:
         label: The description for screen readers.
         spec: The Vega-Lite specification. On a page it has the width of its container; its colours
             may be ``var(--NAME)`` of ``COLOURS``.
-        text: Text next to the title, such as the error.
-        width: Width of an image file, in pixels.
+        text: Text next to the title, such as the calibration error.
+        width: Width in a file, in pixels; a PNG file has ``SCALE`` times as many.
     """
 
     title: str
@@ -91,7 +92,7 @@ class Chart:
 
     @property
     def alone(self) -> Spec:
-        """Return the specification for a file, with fixed width, colours and title."""
+        """Return the specification for a file, which includes width, colours and title."""
         spec = {"$schema": SCHEMA, **self.spec, "config": {**CONFIG, "background": "white"}}
         if spec.get("width") == "container":
             spec["width"] = self.width
@@ -143,7 +144,7 @@ def drawn(
     text: str = "",
     **more: Any,
 ) -> Chart:
-    """Return a chart of layers, first layer at the back; layers without own rows use ``rows``."""
+    """Return a chart of layers, from back to front; layers without own rows use ``rows``."""
     spec = {"width": "container", "height": height, "description": label}
     values = {"data": {"values": list(rows)}, "params": [PICKED]}
     return Chart(title, label, {**spec, **values, **more, "layer": list(layers)}, text, width)
@@ -172,7 +173,7 @@ def layer(
 
 
 def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
-    """Return a channel of numbers, whose axis fits their range, with ``more`` keys."""
+    """Return a Vega-Lite channel for numbers with an axis that fits them; ``more`` adds keys."""
     scale: Spec = {"type": "log"} if log else {"zero": False}
     scale |= {"nice": False, "padding": 10, **more.pop("scale", {})}
     axis = more.pop("axis", {})
@@ -183,7 +184,7 @@ def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
 
 
 def ramp(field: str, title: str, values: Iterable[float | None]) -> Spec:
-    """Return a channel of colours, from blue for the lowest value to orange for the highest."""
+    """Return a Vega-Lite channel of colours: the lowest value is blue, the highest orange."""
     found = [value for value in values if value is not None] or [0.0]
     scale = {"domain": [min(found), max(found)], "range": list(RAMP)}
     scale |= {"type": "log"} if spread_widely(found) else {}
@@ -191,17 +192,17 @@ def ramp(field: str, title: str, values: Iterable[float | None]) -> Spec:
 
 
 def names(field: str, title: str, **more: Any) -> Spec:
-    """Return a channel of names."""
+    """Return a Vega-Lite channel for a field of names; ``more`` are further keys."""
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
 def curves(*fields: str) -> list[Spec]:
-    """Return the transform for rows that have a whole curve each, with one list per field."""
+    """Return the transform that makes rows of points from rows whose fields are lists of values."""
     return [{"flatten": list(fields)}]
 
 
 def tips(**fields: str) -> list[Spec]:
-    """Return the lines of a tooltip, with numbers in six digits; ``fields`` are their titles."""
+    """Return the lines of a tooltip: title and value, in six digits, of each field of numbers."""
     return [{"field": name, "title": title, "format": ".6~g"} for name, title in fields.items()]
 
 
@@ -213,7 +214,7 @@ def pick(field: str) -> tuple[Spec, Spec]:
 
 
 def spread_widely(values: Iterable[float], ratio: float = WIDE) -> bool:
-    """Return True if values are positive and need a logarithmic axis."""
+    """Return True if values are positive and the largest is above ``ratio`` times the smallest."""
     found = list(values)
     return min(found) > 0 and max(found) / min(found) > ratio
 
@@ -226,13 +227,16 @@ def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
 
 
 def side_by_side(title: Sequence[str], charts: Sequence[Chart], columns: int = 4) -> Chart:
-    """Combine charts into one, for a file."""
+    """Combine charts into one for a file.
+
+    ``title`` has one string per line; the first is also the description for screen readers.
+    """
     parts = {"concat": [_part(chart) for chart in charts], "columns": columns}
     return Chart("", title[0], {"title": list(title), "params": [PICKED], **parts})
 
 
 def _part(chart: Chart) -> Spec:
-    """Return a chart's specification without names, which must be unique, and parameters."""
+    """Return a chart's specification without parameters and names, which would be repeated."""
     kept = {key: value for key, value in chart.spec.items() if key != "params"}
     layers = [
         {key: value for key, value in each.items() if key not in ("name", "params")}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trainables.charts.chart import Chart, Spec, amount, drawn, layer
 from trainables.metrics import ReliabilityCurve
 
-STRIP = 0.2  # Height of the strip of counts below the diagram, in units of accuracy.
+STRIP = 0.2  # Height of the strip below the diagram for shares of rows, in units of accuracy.
 TICKS = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1]}
 TIPS = [
     {"field": "confidence", "title": "mean confidence", "format": ".3f"},
@@ -27,10 +27,15 @@ def reliability_diagram(
     chance: Band | None = None,
     addresses: Sequence[str] = (),
 ) -> Chart:
-    """Return a chart with a bar of accuracy, the mean confidence and the share of rows of each bin.
+    """Return a chart with accuracy, mean confidence and share of rows of each bin that has rows.
 
-    Bars of overconfident bins are orange. ``chance`` has two accuracies per bin, between which a
-    grey box is drawn. ``addresses`` are pages to link to, one per bin.
+    The bar of a bin is orange if its accuracy is below its confidence, else blue.
+
+    Args:
+        curve: The bins.
+        title: Title of the chart.
+        chance: Lower and upper accuracies, (bins,) each, between which a grey box is drawn.
+        addresses: Pages to which the bins link, one per bin; empty for no links.
     """
     filled = list(map(int, np.flatnonzero(curve.count)))
     rows = [_row(curve, index, chance) for index in filled]

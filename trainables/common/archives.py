@@ -49,7 +49,7 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file; refuses Python objects and arrays that are larger than file or memory."""
+    """An ``.npz`` file; refuses Python objects, damaged arrays, and arrays larger than memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class ArrayArchive:
         return list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape without reading its values."""
+        """Return an array's type and shape; raise ``InputError`` if it is missing or damaged."""
         if name not in self._members:
             raise self._refuse(
                 name, f"it does not exist; keys are {', '.join(self.names) or 'none'}"
@@ -97,7 +97,7 @@ class ArrayArchive:
         return header
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array; raise ``InputError`` if it is damaged or larger than the free memory."""
+        """Return an array; raise ``InputError`` if it cannot be read or exceeds the free memory."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"

@@ -56,13 +56,13 @@ def visible_gpus() -> list[str]:
 
 
 def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
-    """Return the device of a trial with ``gpus`` GPUs, and limit the trial's share of its memory.
+    """Return the device for a trial, and limit the share of the GPU's memory that it can use.
 
-    A trial that needs more GPU memory than its share runs out of memory itself; other trials on the
-    GPU are not affected. The CUDA context counts as part of the share.
+    The share is ``gpus``, at most 1; up to half of it is reserved for the CUDA context. A trial
+    that needs more runs out of memory itself, and other trials on the GPU are not affected.
 
     Args:
-        gpus: Number or fraction of GPUs; 0 means the CPU.
+        gpus: Number or fraction of GPUs; the device is the CPU if it is 0 or there is no GPU.
         deterministic: Whether to use only deterministic kernels on a GPU; operations without one
             raise ``RuntimeError``. A CPU is deterministic for a fixed number of threads.
     """
@@ -86,7 +86,7 @@ def fits(size: int, device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return how many more bytes of a GPU this process may use within its own limit."""
+    """Return how many bytes of a GPU are free and within the limit that ``trial_device`` sets."""
     device = concrete(device)
     free, total = torch.cuda.mem_get_info(device)
     limit = torch.cuda.get_per_process_memory_fraction(device) * total
@@ -99,10 +99,10 @@ def device_kind(device: torch.device) -> str:
 
 
 def computed_on(device: torch.device, precision: str = "float32") -> dict[str, Any]:
-    """Return the part of an artifact's record that says how it was computed.
+    """Return how an artifact was computed, for its record.
 
-    ``device`` is ``device_kind``, ``code`` is ``code_hash``, and ``deterministic`` says whether the
-    same computation on the same kind of device gives the same bits.
+    The keys are ``device`` (see ``device_kind``), ``precision``, ``code`` (see ``code_hash``) and
+    ``deterministic``: whether the same computation on such a device gives the same bits.
     """
     bitwise = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     how = {"device": device_kind(device), "precision": precision, "deterministic": bitwise}
@@ -145,8 +145,8 @@ class Meter:
     def report(self) -> dict[str, float]:
         """Return ``epoch_seconds`` (mean; 0 before the first epoch) and ``peak_memory`` (bytes).
 
-        The memory is that of the GPU, or on a CPU the resident memory of the process. If the system
-        does not report its peak, the largest value at the end of an epoch is returned.
+        The memory is that of tensors on the GPU, or on a CPU the resident memory of the process. If
+        the system does not report a peak, it is the largest value at the start and after an epoch.
         """
         peak = self._resident
         if self._device.type == "cuda":

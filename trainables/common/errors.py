@@ -28,12 +28,16 @@ PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
 def printable(text: str) -> str:
-    """Return text for a terminal, with invisible characters escaped as in ``repr``."""
+    """Return text for a terminal: invisible characters, except line breaks, are escaped."""
     return "".join(c if c.isprintable() or c == "\n" else _spelled(c) for c in text)
 
 
 def one_line(text: str, longest: int) -> str:
-    """Return text as one printable line of at most ``longest`` characters; see ``PATH_LENGTH``."""
+    """Return text as one printable line, shortened if it is longer than ``longest`` characters.
+
+    Each path or address then counts as 40 characters (``PATH_LENGTH``) and stays whole, unless it
+    is itself very long.
+    """
     # Cut first, because escaping a very long text is slow.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))
     paths: list[str] = []
@@ -52,9 +56,9 @@ def one_line(text: str, longest: int) -> str:
 
 
 def known_names(name: object, known: Collection[str], word: str = "") -> str:
-    """Return, for a message, the names similar to an unknown name, or all names.
+    """Return, for a message, up to three names similar to an unknown name, or else all names.
 
-    ``word`` is the word of ``calsweep list`` that shows all names, if there is one.
+    ``word`` is the argument of ``calsweep list`` that shows all names, if there is one.
     """
     near = get_close_matches(str(name), known, n=3)
     text = f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
@@ -62,12 +66,12 @@ def known_names(name: object, known: Collection[str], word: str = "") -> str:
 
 
 def listed_by(word: str) -> str:
-    """Return, for a message, the command that shows all names."""
+    """Return, for a message, which ``calsweep list`` command shows all names."""
     return f"`calsweep list {word}` shows all"
 
 
 def lacks_memory(error: BaseException) -> str:
-    """Return a message if memory ran out in an error or in one of its causes, else ""."""
+    """Return a message if a lack of memory or threads caused an error, else ""."""
     cause: BaseException | None = error
     while cause and not (isinstance(cause, MemoryError) or NO_MEMORY.search(str(cause))):
         cause = cause.__cause__ or cause.__context__
@@ -82,16 +86,22 @@ def lacks_memory(error: BaseException) -> str:
 
 
 def require_installed(module: str, user: str) -> None:
-    """Raise ``InputError`` if the module that ``user`` needs is not installed; "" needs none."""
+    """Raise ``InputError`` if ``module``, which ``user`` needs, is not installed.
+
+    If ``module`` is "", nothing is needed.
+    """
     if module and find_spec(module) is None:
         raise InputError(f"{user} needs {module}, which is not installed: pip install {module}")
 
 
 def require_addresses() -> None:
-    """Raise ``MemoryError`` if ``ulimit -v`` is too low; some libraries would retry for ever."""
+    """Raise ``MemoryError`` if ``ulimit -v`` is too low for the libraries that a sweep uses.
+
+    Some of them would otherwise try again for ever.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
-        raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of addresses")
+        raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of address space")
 
 
 def _listed(count: int, found: re.Match[str]) -> str:
@@ -123,7 +133,7 @@ class InputError(ValueError):
 
 
 class StorageError(InputError):
-    """The storage cannot be written, such as a full disk, so every trial would fail."""
+    """The storage cannot be used (for example, its disk is full), so every trial would fail."""
 
 
 class UnwrittenError(InputError):
@@ -143,4 +153,4 @@ class AwayError(OSError):
 
 
 class TrainingDivergedError(ArithmeticError):
-    """A loss or a metric became infinite or NaN, or accuracy was lost; the outcome is useless."""
+    """A training gave infinite or NaN values, or a refinement lost too much accuracy."""

@@ -36,7 +36,7 @@ def is_machines_fault(error: Exception) -> bool:
 
 
 def is_final(reason: str) -> bool:
-    """Return True if the configuration caused a fault that looks like a fault of the machine."""
+    """Return True if an error's text names a failed assertion in a GPU kernel: it would recur."""
     return ASSERTED in reason
 
 

@@ -24,10 +24,13 @@ def check_number(
     open_low: bool = False,
     open_high: bool = False,
 ) -> float:
-    """Return ``value`` as a float if it is between the limits; an infinite limit is open.
+    """Return ``value`` as a float if it is between the limits.
+
+    A finite limit is itself allowed, unless ``open_low`` or ``open_high`` excludes it.
 
     Raises:
-        ValueError: If it is not, for example ``gamma=-1.0 is outside [0, inf)``.
+        ValueError: If it is not a number between the limits, for example
+            ``gamma=-1.0 is outside [0, inf)``.
     """
     left = "(" if open_low or math.isinf(low) else "["
     right = ")" if open_high or math.isinf(high) else "]"
@@ -43,7 +46,7 @@ def check_number(
 
 
 def check_count(name: str, value: int, low: int = 1, high: float = math.inf) -> int:
-    """Return ``value`` as an int, or raise ``ValueError`` if it is not whole or out of limits."""
+    """Return ``value`` as an int; raise ``ValueError`` unless it is whole and in [low, high]."""
     number = check_number(name, value, low, high)
     if number != int(number):
         end = ")" if math.isinf(high) else "]"
@@ -52,7 +55,7 @@ def check_count(name: str, value: int, low: int = 1, high: float = math.inf) -> 
 
 
 def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
-    """Return the choice that equals ``value``, or raise ``ValueError``."""
+    """Return the choice that equals ``value``, or raise ``ValueError``; 1 does not equal True."""
     for choice in choices:
         if choice == value and isinstance(choice, bool) == isinstance(value, bool):
             return choice
@@ -62,7 +65,10 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
 def checked(
     *, check: Callable[[str, Any], Any], default: Any = MISSING, kw_only: Any = MISSING
 ) -> Any:
-    """Declare an argument whose value becomes ``check(name, value)``."""
+    """Declare a constructor argument whose value is replaced by ``check(name, value)``.
+
+    If the default is None, the value None is not checked.
+    """
     return field(default=default, kw_only=kw_only, metadata={"check": check})
 
 
@@ -85,7 +91,7 @@ def choice(
 ) -> Any:
     """Declare an argument that is one of ``choices``.
 
-    ``variants`` has the defaults for some values of the argument ``variant``.
+    ``variants`` maps values of the argument ``variant`` to the default used with them.
     """
     check = partial(check_choice, choices=choices)
     if not variants:
@@ -100,7 +106,7 @@ def flag(*, default: Any = MISSING) -> Any:
 
 
 def fitted(*, init: Literal[False] = False) -> Any:
-    """Declare a tensor that is set by the fit instead of an argument."""
+    """Declare a tensor that the fit sets; it is not a constructor argument."""
     return field(init=init, metadata={"fitted": True})
 
 
@@ -108,7 +114,10 @@ def fitted(*, init: Literal[False] = False) -> Any:
     eq_default=False, field_specifiers=(checked, number, count, choice, flag, fitted, field)
 )
 class CheckedFields:
-    """A class whose constructor is generated from the fields declared with these functions."""
+    """Base class whose constructor is generated from fields such as ``number()`` and ``choice()``.
+
+    A subclass without own fields, or with an own ``__init__``, keeps its constructor.
+    """
 
     def __init_subclass__(cls, **options: bool) -> None:
         super().__init_subclass__()
@@ -117,7 +126,7 @@ class CheckedFields:
             dataclass(**{"eq": False, "repr": False, **options})(cls)
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the values of the constructor arguments."""
+        """Return the values of the declared arguments; empty for a class that declares none."""
         if not is_dataclass(self):
             return {}
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}

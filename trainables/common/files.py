@@ -43,7 +43,7 @@ def inherit(path: Path) -> None:
 
 
 def user_of(path: Path) -> str:
-    """Return the name of a file's or folder's owner."""
+    """Return the name of a file's or folder's owner, or ``user NUMBER`` if it is unknown."""
     number = path.stat().st_uid
     try:
         return pwd.getpwuid(number).pw_name
@@ -52,7 +52,11 @@ def user_of(path: Path) -> str:
 
 
 def why(error: OSError) -> str:
-    """Return an error as one line; a permission error names the path, its owner and a remedy."""
+    """Return the reason of an error as one line.
+
+    A permission error names the first folder or file, from the path upwards, that this user may not
+    read and write, with its owner and a remedy.
+    """
     if not isinstance(error, PermissionError) or error.filename is None:
         # Errors of shutil have no number, so that Python 3.13 would print "None" twice.
         return error.strerror or "".join(map(str, error.args[:1]))
@@ -80,7 +84,7 @@ def permitted() -> Iterator[None]:
 
 @contextmanager
 def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Turn an ``OSError`` in the block into a ``kind`` that names the file or folder."""
+    """Turn an ``OSError`` in the block into a ``kind`` that names ``what``, a file or folder."""
     try:
         yield
     except OSError as error:
@@ -155,7 +159,7 @@ def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str, durable: bool = False) -> None:
-    """Write a text file; see ``drafted``."""
+    """Write a text file as UTF-8; see ``drafted`` for ``durable``."""
     with drafted(path, durable) as draft:
         draft.write_text(text, encoding="utf-8")
 
@@ -171,7 +175,11 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def open_inside(path: Path, folder: Path) -> BinaryIO:
-    """Open a regular file in a folder; raise ``OSError`` for others, also if links lead outside."""
+    """Open a regular file in a folder for reading.
+
+    Raises:
+        OSError: If the file is missing or is not a regular file, or links lead out of the folder.
+    """
     real = path.resolve(strict=True)
     if not is_inside(real, folder):
         raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))
@@ -189,7 +197,10 @@ def seal(directory: Path) -> None:
 
 
 def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
-    """Return the JSON mapping in a file after checking its format; ``what`` names its content."""
+    """Return the JSON mapping in a file; raise ``InputError`` unless its ``format`` is ``form``.
+
+    ``what`` names the expected content in messages.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError) as error:
@@ -202,7 +213,8 @@ def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
 def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
     """Return the first difference between a folder and its manifest, or "".
 
-    The manifest must list all ``needed`` files. If ``alone``, the folder must not have others.
+    The manifest must list all ``needed`` files. If ``alone``, the folder must not have files that
+    the manifest does not list.
 
     Raises:
         PermissionError: If the folder or a file in it may not be read.
@@ -221,25 +233,25 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
     except PermissionError:
         raise  # The files may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"by its {MANIFEST}, {type(error).__name__}: {error}"
+        return f"its {MANIFEST} cannot be used: {type(error).__name__}: {error}"
     return ""
 
 
 def describe_files(folder: Path, pattern: str = "*") -> Files:
-    """Return the manifest of the files below a folder that match a pattern."""
+    """Return size and SHA-256 of the files below a folder that match a pattern; see ``Files``."""
     found = (path for path in sorted(folder.rglob(pattern)) if path.is_file())
     return {path.relative_to(folder).as_posix(): file_facts(path) for path in found}
 
 
 def check_files(folder: Path, files: Files, hashed: bool = True) -> None:
-    """Raise ``InputError`` if a file of a manifest is missing or differs from its entry."""
+    """Raise ``InputError`` if a listed file is missing or differs; read content if ``hashed``."""
     for name, facts in files.items():
         if fault := file_fault(folder / name, facts, hashed):
             raise InputError(f"{folder / name} {fault}")
 
 
 def file_fault(path: Path, facts: Mapping[str, Any], hashed: bool = True) -> str:
-    """Return a file's difference from its manifest, or ""; compare content only if ``hashed``."""
+    """Return the difference between a file and its entry in a manifest, or ""."""
     if not path.is_file():
         return "is missing"
     if (size := path.stat().st_size) != facts["bytes"]:
@@ -250,7 +262,7 @@ def file_fault(path: Path, facts: Mapping[str, Any], hashed: bool = True) -> str
 
 
 def file_facts(path: Path) -> dict[str, Any]:
-    """Return a file's entry in a manifest, ``bytes`` and ``sha256``."""
+    """Return a file's entry in a manifest: its size in ``bytes`` and its ``sha256`` (hex)."""
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
@@ -265,7 +277,7 @@ ROOMS, ENDINGS = ("trainables", "search_spaces"), (".py", ".yaml")
 
 @cache
 def code_files() -> dict[str, str]:
-    """Return the SHA-256 (hex) of each Python and YAML file of ``ROOMS``, by its path."""
+    """Return the SHA-256 (hex) of each Python and YAML file of ``ROOMS``, by its relative path."""
     root = Path(__file__).parents[2]
     files = (path for room in ROOMS for path in (root / room).rglob("*"))
     return {
@@ -282,7 +294,7 @@ def code_hash() -> str:
 
 
 def altered_file(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Return the first file that differs between the code of two processes, or ""."""
+    """Return the name of the first file that differs between two ``code_files``, or ""."""
     return min((name for name, _ in here.items() ^ there.items()), default="")
 
 

@@ -44,7 +44,7 @@ class HubAddress:
 
 
 def hub_client() -> Any:
-    """Return the client, which takes a quarter of a second to import."""
+    """Return a client of the Hub; importing it takes a quarter of a second."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="calsweep")
@@ -52,7 +52,7 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Turn the client's errors into ``InputError``, or ``AwayError`` if the Hub does not answer."""
+    """Turn the client's errors into ``InputError``, or ``AwayError`` if a later try may succeed."""
     from huggingface_hub import errors
 
     try:
@@ -74,7 +74,7 @@ def _refusal(error: object, status: int) -> str:
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
-        return "its owner grants access; ask on its page, then set HF_TOKEN to your token"
+        return "its owner must grant access; ask on its page, then set HF_TOKEN to your token"
     if isinstance(error, errors.RepositoryNotFoundError):
         return "is private or does not exist; check the name, or set HF_TOKEN to a valid token"
     if isinstance(error, errors.RevisionNotFoundError):
@@ -82,5 +82,5 @@ def _refusal(error: object, status: int) -> str:
     if isinstance(error, errors.EntryNotFoundError):
         return "lacks a file that it lists; try again"
     if status in (401, 403):
-        return f"the Hub refuses the token ({status}); set HF_TOKEN to one with the rights"
+        return f"the Hub refuses the token ({status}); set HF_TOKEN to a token with access"
     return f"the Hub answers {status}"

@@ -2,8 +2,8 @@
 
 Commands that compute nothing then start without them.
 
-Such a module has ``from trainables.common.later import Tensor, torch`` instead of its own imports.
-Its module-level code, such as defaults and base classes, must not use them.
+Their modules have ``from trainables.common.later import Tensor, torch`` instead of imports of
+PyTorch. Module-level code, such as defaults and base classes, must not use the imported names.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class _Later(ModuleType):
-    """Imports the module of its name when an attribute is used, and then has all its attributes."""
+    """Imports the real module of the same name, and copies it, when an attribute is first used."""
 
     def __getattr__(self, name: str) -> Any:
         module = import_module(self.__name__)

@@ -24,9 +24,9 @@ BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
 
 def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
-    """Return slices of rows (N, K), small enough for fast temporaries.
+    """Return slices that divide rows (N, K) into blocks, so that temporaries fit into the cache.
 
-    All have at least ``least`` rows, except perhaps the last.
+    Each block except the last has at least ``least`` rows.
     """
     values = BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"])
     step = max(least, values // rows.shape[1])
@@ -34,7 +34,10 @@ def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """Return numbers as a tensor, which shares an array's memory if PyTorch supports its type."""
+    """Return real numbers as a tensor, or raise ``InputError``; ``name`` is for the message.
+
+    The values are copied only if PyTorch cannot use the array's memory.
+    """
     if isinstance(values, torch.Tensor):
         values = values.detach()
     else:
@@ -88,8 +91,8 @@ class LogitScale:
     smoothing and penalties ignore it.
 
     Attributes:
-        typical: The median of the absolute row maxima, which masks do not change; 0 if all rows'
-            logits are within 5,000.
+        typical: The median of the absolute row maxima, which masks do not change; 0 if the logits
+            of each row differ by at most 5,000, so that none is masked.
     """
 
     typical: float = 0.0
@@ -108,13 +111,14 @@ class LogitScale:
 
     @property
     def depth(self) -> float:
-        """Return the smallest distance of a masked logit from its row's largest logit."""
+        """A logit is masked if it is more than this below its row's largest one."""
         return max(MASK_DEPTH, DEEPER * self.typical)
 
     def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return logits (N, K) divided by ``unit``, and their mask (N, K) or None.
+        """Return logits (N, K) divided by ``unit``, and a boolean mask (N, K) of the masked ones.
 
-        All masked logits of the result are ``MASKED`` below their row's largest one.
+        Masked logits become the row's largest one minus ``MASKED``. The mask is None if none is
+        masked.
         """
         masked = find_masked(logits, self.depth)
         rows = logits if self.unit == 1 else logits / self.unit
@@ -124,7 +128,11 @@ class LogitScale:
 
 
 def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
-    """Return a boolean mask (N, K) of the masked logits (N, K), or None if there are none."""
+    """Return a boolean mask (N, K) of the masked logits (N, K), or None if there are none.
+
+    A logit is masked if it is more than ``depth`` below the row's largest one. The default is for
+    logits that ``LogitScale.level`` returned.
+    """
     if not _wide(logits, depth):
         return None
     return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
@@ -137,7 +145,10 @@ def masked_labels(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def masked_classes(logits: Tensor, depth: float = MASK_DEPTH) -> Tensor:
-    """Return a boolean mask (N, K) of the masked logits (N, K), without waiting for the device."""
+    """Return a boolean mask (N, K) of the logits more than ``depth`` below the row's largest one.
+
+    In contrast to ``find_masked``, the host does not wait for a GPU.
+    """
     return logits.amax(1, keepdim=True) - logits > depth
 
 
@@ -147,7 +158,7 @@ def _wide(logits: Tensor, depth: float) -> bool:
 
 
 def raise_masked(logits: Tensor, masked: Tensor | None) -> Tensor:
-    """Return logits (N, K) with masked ones raised to the smallest unmasked one of the row."""
+    """Return logits (N, K), where masked ones have the value of the row's smallest unmasked one."""
     if masked is None:
         return logits
     lowest = logits.masked_fill(masked, math.inf).amin(1, keepdim=True)

@@ -1,4 +1,7 @@
-"""Executes modules without PyTorch, to read names and check values (``design/outlines.md``)."""
+"""Executes modules without PyTorch, to read names and check values (``design/outlines.md``).
+
+A class or function that is defined in this way is called an outline.
+"""
 
 import builtins
 import inspect
@@ -28,7 +31,7 @@ _lock = RLock()  # The server of pages uses several threads.
 
 
 class AbsentError(Exception):
-    """Code that is executed without PyTorch needs PyTorch."""
+    """Raised if code that is executed without PyTorch needs a value that PyTorch computes."""
 
 
 def _needed(*_: Any) -> Any:
@@ -36,7 +39,7 @@ def _needed(*_: Any) -> Any:
 
 
 class _Absent(ABCMeta):
-    """Metaclass of the placeholders for PyTorch's classes; our classes can derive from them."""
+    """Metaclass of the placeholders for PyTorch's classes; other classes can derive from them."""
 
     __bool__ = __int__ = __float__ = __iter__ = __len__ = _needed
     __lt__ = __le__ = __gt__ = __ge__ = _needed
@@ -134,7 +137,7 @@ def _import(
     fromlist: tuple[str, ...] | None = (),
     level: int = 0,
 ) -> Any:
-    """Import for modules without PyTorch; the arguments are those of ``__import__``."""
+    """Replaces ``__import__``, with the same arguments, in modules executed without PyTorch."""
     if level:
         name = resolve_name("." * level + name, globals["__package__"])
     if any(name == slow or name.startswith(f"{slow}.") for slow in SLOW):

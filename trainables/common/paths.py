@@ -28,8 +28,9 @@ def redacted(address: str) -> str:
     """Return an address, valid or not, without login, query and fragment.
 
     If a password has a character such as ``/`` or ``#``, the address is ambiguous (``check_server``
-    refuses it), and only the scheme is returned. A PostgreSQL address keeps its ``sslmode`` and its
-    user, because password files are searched by user.
+    refuses it), and ``SCHEME://***`` is returned; ``***`` replaces a text that has an ``@`` but no
+    scheme. A PostgreSQL address keeps its ``sslmode`` and its user, because password files are
+    searched by user.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -131,7 +132,12 @@ SOCKET_PATH = 107  # Bytes of the longest path of a socket, on Linux.
 
 
 def local_path(path: str | Path, what: str, instead: str = "") -> Path:
-    """Return the absolute form of a user's path; ``what`` and ``instead`` are for messages."""
+    """Return the absolute form of a user's path, where a leading ``~`` is expanded.
+
+    Raises:
+        InputError: If it is empty, a URL, too long or has a control character. The message begins
+            with ``what``; for a URL, it ends with ``instead``, another allowed form.
+    """
     text = str(path)
     if not text:
         raise InputError(f"{what}: is empty; use a path on this machine")
@@ -148,7 +154,7 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
             limits = f"{LONGEST_NAME} bytes per name and {LONGEST_PATH} in all"
             fault = fault or f"it is too long; use at most {limits}"
     except RuntimeError as error:
-        fault = f"{str(error).rstrip('.')}; use the whole path of a name that begins with ~"
+        fault = f"{str(error).rstrip('.')}; use the whole path, or ./~NAME for a file ~NAME"
     except (OSError, ValueError) as error:
         fault = str(error)
     if fault:
@@ -173,7 +179,7 @@ def control_fault(path: str) -> str:
 
 
 def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
-    """Return the absolute path of a storage folder; for a bucket, of the local copy.
+    """Return the absolute path of a storage folder; for a bucket, that of its local copy.
 
     Args:
         storage: A folder (see ``local_path``), or an address in object storage:
@@ -197,7 +203,7 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
 
 
 def sweep_command(verb: str, folder: Path) -> str:
-    """Return a command for the sweep in a folder, to be run in the current folder."""
+    """Return ``calsweep VERB SWEEP`` for the sweep in a folder, with ``--storage`` if needed."""
     storage = folder.absolute().parent.parent
     place = bucket_address(storage) or str(storage)
     option = "" if storage == storage_folder() else f" --storage {shlex.quote(place)}"
@@ -205,7 +211,7 @@ def sweep_command(verb: str, folder: Path) -> str:
 
 
 def sync_command(folder: Path) -> str:
-    """Return the command that delivers the records of the sweep in a folder."""
+    """Return the command that sends the unsent records of the sweep in a folder."""
     address = bucket_address(folder.absolute().parent.parent)
     place = str(folder) if address is None else f"{address}/sweeps/{folder.name}"
     return f"calsweep storage sync {shlex.quote(place)}"
@@ -220,7 +226,7 @@ def bucket_address(folder: Path) -> str | None:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Convert a path in another machine's copy of a bucket to this machine's copy."""
+    """Convert a path in another machine's copy of a bucket to this machine's; keep other paths."""
     for folder in path.parents:
         address = bucket_address(folder)
         if address is not None:

@@ -20,7 +20,7 @@ VARIABLES = {
 
 
 def require_portable() -> None:
-    """Raise ``InputError`` unless this process computes portably."""
+    """Raise ``InputError`` unless ``VARIABLES`` are set and the processor has AVX2 and FMA."""
     if any(os.environ.get(name) != value for name, value in VARIABLES.items()):
         settings = " ".join(f"{name}='{value}'" for name, value in VARIABLES.items())
         raise InputError(

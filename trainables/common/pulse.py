@@ -20,11 +20,11 @@ def beat() -> None:
 def tell_progress(
     tell: Callable[[], None], seconds: float, waits: Callable[[], bool] = lambda: False
 ) -> None:
-    """Start a thread that calls ``tell`` after every ``seconds`` in which the process progressed.
+    """Start a thread that calls ``tell`` every ``seconds`` if the process made progress.
 
-    Progress is a call of ``beat``, processor time (some code computes for hours without ``beat``),
-    or ``waits()``, which means that the process waits for work. A process that is stopped, or that
-    waits for data or a file system, makes no progress.
+    Progress is a call of ``beat``, or processor time (some code computes for hours without
+    ``beat``). ``tell`` is also called if ``waits()`` is true: the process waits for work. A process
+    that is stopped, or waits for data or a file system, makes no progress.
     """
 
     def run() -> None:
@@ -40,7 +40,11 @@ def tell_progress(
 
 
 def kill_tree(pid: int, began: float | None = None) -> None:
-    """Kill a process and its descendants, unless the process did not start at ``began``."""
+    """Kill a process and its descendants.
+
+    If ``began`` is given and is not the process's creation time, the id belongs to a newer process,
+    and nothing is killed.
+    """
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if began is not None and process.create_time() != began:

@@ -35,7 +35,7 @@ _collected: list[list[Addition]] = []  # Entries of the plugins that are being i
 
 @contextmanager
 def collecting() -> Iterator[list[Addition]]:
-    """Collect the registrations of plugins in the block; ``Catalogue.plug`` adds them later."""
+    """Collect the plugins' registrations in the block; ``Catalogue.plug`` adds them later."""
     found: list[Addition] = []
     _collected.append(found)
     try:
@@ -50,7 +50,7 @@ class Catalogue(Generic[E]):
     Args:
         noun: The word for an entry in messages, such as ``loss``.
         package: The package or module that registers entries when it is imported.
-        word: The word of ``calsweep list`` that shows the entries, if there is one.
+        word: The argument of ``calsweep list`` that shows the entries, if there is one.
         slow: Whether the modules import PyTorch. Each is then imported only when its entry is
             needed; names, fields and checks come from ``outlines``.
     """
@@ -64,7 +64,11 @@ class Catalogue(Generic[E]):
         self._loaded = self._outlined = False
 
     def add(self, name: str, entry: E) -> None:
-        """Register an entry; raise ``ValueError`` if its name is taken."""
+        """Register an entry, or collect it if a plugin registers it (see ``collecting``).
+
+        Raises:
+            ValueError: If a built-in entry with this name is already registered.
+        """
         # A plugin may be the first to import a module with built-in entries.
         if not outlining.get() and _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
@@ -107,7 +111,7 @@ class Catalogue(Generic[E]):
         return sorted([*self.own_names(), *self._plugged])
 
     def own(self, name: str) -> E | None:
-        """Return the outline of a built-in entry, or None."""
+        """Return a built-in entry, or its outline if it is not imported yet; None if unknown."""
         return self._known().get(name)
 
     def own_names(self) -> list[str]:
@@ -129,11 +133,11 @@ class Catalogue(Generic[E]):
         return self._entries[name]
 
     def outline(self, name: str) -> E:
-        """Return the outline of an entry; for entries of plugins, the entry itself."""
+        """Return the entry itself if it is imported or a plugin's, else its outline."""
         return self._plugged[name][0] if name in self._plugged else self._known()[name]
 
     def _known(self) -> Mapping[str, E]:
-        """Return the built-in entries, or the outlines of those that are not imported yet."""
+        """Return the built-in entries; those that are not imported yet are outlines."""
         if not self._slow:
             self.load()
             return self._entries
@@ -192,7 +196,7 @@ class Registry(Catalogue[type[T]]):
         return add
 
     def require(self, name: str) -> None:
-        """Raise ``InputError``, which lists near names, if there is no such class."""
+        """Raise ``InputError``, which lists similar names, if there is no such class."""
         if name not in self:
             raise InputError(
                 f"unknown {self.noun} {name!r}; {known_names(name, self.names(), self.word)}"
@@ -204,9 +208,10 @@ class Registry(Catalogue[type[T]]):
         return self[name]
 
     def build(self, name: str, **parameters: Any) -> T:
-        """Construct a class with hyper-parameters.
+        """Return an instance of a class, constructed with hyper-parameters.
 
         Raises:
+            InputError: If the class or a parameter is unknown.
             ValueError: If a value is out of its range.
         """
         entry = self.get(name)

@@ -1,4 +1,4 @@
-"""Safe reading of users' YAML, without duplicate keys and YAML 1.1's surprising values."""
+"""Reads users' YAML; refuses duplicate keys, and reads ``on``, ``010`` or ``1:30`` as texts."""
 
 import math
 import re
@@ -30,7 +30,10 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]:
-    """Read a YAML document that must be a mapping; ``what`` and ``needs`` are for messages."""
+    """Read a YAML document, or raise ``InputError`` if it is not a mapping or is invalid.
+
+    In messages, ``where`` is the file, ``what`` the document, and ``needs`` its required content.
+    """
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
@@ -113,7 +116,9 @@ class _Loader(yaml.SafeLoader):
         """Return a scalar's text; refuse halves of surrogate pairs and very long numbers."""
         text = super().construct_scalar(node)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise _refused(f"{short(text)} has half a character; write the character itself", node)
+            raise _refused(
+                f"{short(text)} has half a surrogate pair; write the character itself", node
+            )
         if node.tag != TEXT and len(text) > LONGEST_NUMBER:
             kind = node.tag.rpartition(":")[2]
             raise _refused(

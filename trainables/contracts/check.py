@@ -43,7 +43,7 @@ class Check(NamedTuple):
     is_note: bool = False
 
     def broken(self) -> str | None:
-        """Return a one-line finding; empty if the check passes, None if it does not apply."""
+        """Run the check; return its finding, "" if it passes, or None if it does not apply."""
         try:
             with one_thread():
                 self.run()
@@ -58,7 +58,7 @@ class Check(NamedTuple):
 
 
 def checks_of(plugin: Plugin) -> Iterator[Check]:
-    """Yield the checks of all parts of a plugin, which must be active."""
+    """Yield the checks of all parts of an active plugin."""
     for addition in plugin.additions:
         noun, name = addition.catalogue.noun, addition.name
         part = f"{noun} {name}"

@@ -1,4 +1,4 @@
-"""Checks of losses; each takes a loss's name and, in some cases, settings."""
+"""Checks of losses; each takes the name of a loss."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ MOST_CORNERS = 64
 def batch(
     scale: float = 3.0, rows: int = ROWS, classes: int = CLASSES, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits (N, K), float64, targets (N,) and indices (N,)."""
+    """Return random logits (N, K), float64, random targets (N,), and the indices 0 to N - 1."""
     generator = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
     targets = torch.randint(classes, (rows,), generator=generator)
@@ -59,7 +59,7 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
 
 
 def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
-    """Return the choices except the default, or one number at a ``share`` of the range."""
+    """Return all choices but the default, or one number at a ``share`` of the (log) range."""
     if parameter.type == "categorical":
         return [choice for choice in parameter.choices if choice != parameter.default]
     assert parameter.low is not None
@@ -72,14 +72,14 @@ def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
 
 
 def settings(name: str) -> list[dict[str, Any]]:
-    """Return the default setting and settings that change a single parameter."""
+    """Return {}, which is the default setting, and settings with one changed parameter each."""
     space = load_space("methods", name)
     changes = [{p: v} for p, q in space.parameters.items() for v in alternatives(q)]
     return [{}, *changes]
 
 
 def ends(parameter: Parameter) -> list[Any]:
-    """Return all choices, or the ends of the range, with 0 and 1 if they are inside."""
+    """Return all choices, or the ends of the range, and 0 and 1 if they are in the range."""
     if parameter.type == "categorical":
         return list(parameter.choices)
     low, high = parameter.low, parameter.high
@@ -90,9 +90,9 @@ def ends(parameter: Parameter) -> list[Any]:
 
 
 def corners(name: str) -> Iterator[dict[str, Any]]:
-    """Yield settings with one searched parameter at an end of its range.
+    """Yield, for each searched parameter, one setting with each value of its ``ends``.
 
-    All combinations of ends follow if there are at most ``MOST_CORNERS``.
+    All combinations of these values follow if there are at most ``MOST_CORNERS``.
     """
     searched = {key: ends(p) for key, p in load_space("methods", name).searched().items()}
     yield from ({key: value} for key, values in searched.items() for value in values)
@@ -101,9 +101,9 @@ def corners(name: str) -> Iterator[dict[str, Any]]:
 
 
 def gradients(name: str, values: Mapping[str, Any], turn: int = 0) -> Iterator[Tensor]:
-    """Yield a loss's gradient at overconfident logits in each of 21 epochs.
+    """Yield a loss's gradient, flattened, at the same logits in each of 21 epochs.
 
-    ``turn`` is added to all target classes, modulo 10.
+    The logits are high for one class of each row. Targets are this class plus ``turn``, modulo 10.
     """
     draw = torch.Generator().manual_seed(0)
     targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
@@ -211,7 +211,7 @@ def ignores_rows(name: str, ignored: int = IGNORED) -> None:
 
 
 def is_nothing_without_rows(name: str) -> None:
-    """A batch of only ignored rows has the value 0 and no gradient."""
+    """A batch of only ignored rows has the value 0 and the gradient 0."""
     for setting in settings(name):
         logits, targets, indices = batch()
         nothing = torch.full_like(targets, IGNORED)
@@ -314,7 +314,7 @@ def survives_saving(name: str) -> None:
 
 
 def names_bad_values(name: str) -> None:
-    """A bad value of a parameter is refused, with a message that names it."""
+    """A bad value of a parameter is refused, with a message that names parameter and value."""
     for key, parameter in load_space("methods", name).parameters.items():
         numbers = [math.nan, math.inf, "many"]
         for value in ["no-such-value"] if parameter.type == "categorical" else numbers:
@@ -325,7 +325,7 @@ def names_bad_values(name: str) -> None:
 
 
 def sums_what_it_averages(name: str) -> None:
-    """The loss with reduction=sum is its mean times the number of rows that are not ignored."""
+    """With reduction=sum, the loss is the mean times the number of rows that are not ignored."""
     if "reduction" not in LOSSES.parameter_names(name):
         return
     logits, targets, indices = batch()

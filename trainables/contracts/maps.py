@@ -16,7 +16,7 @@ Make = Callable[[], Calibrator]
 def draw_rows(
     rows: int = 600, classes: int = 5, temperature: float = 2.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Return logits (N, K) whose labels (N,) are drawn from their softmax at a temperature."""
+    """Return random logits (N, K), float64, and labels (N,) drawn from softmax(logits / T)."""
     draw = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(rows, classes, generator=draw, dtype=torch.float64)
     labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=draw).squeeze(1)
@@ -54,7 +54,7 @@ def leaves_rows_alone(make: Make) -> None:
 
 
 def keeps_the_argmax(make: Make) -> None:
-    """A calibrator with ``preserves_accuracy`` keeps the first largest entry of every row."""
+    """A calibrator with ``preserves_accuracy`` keeps the position of every row's first maximum."""
     logits, labels = draw_rows()
     calibrator = make().fit(logits, labels)
     if calibrator.preserves_accuracy:
@@ -65,7 +65,7 @@ def keeps_the_argmax(make: Make) -> None:
 
 
 def survives_its_folder(make: Make) -> None:
-    """Saving and loading change nothing."""
+    """A saved and loaded calibrator has the same outputs, parameters and summary."""
     logits, labels = draw_rows()
     calibrator = make().fit(logits, labels)
     with TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def misses_a_class(make: Make) -> None:
 
 
 def forgets_an_earlier_fit(make: Make) -> None:
-    """A second fit does not depend on the first one."""
+    """A second fit of the same calibrator does not depend on the first one."""
     logits, labels = draw_rows()
     again, fresh = make(), make()
     again.fit(3 * logits[:200, :4], labels[:200].clamp(max=3))

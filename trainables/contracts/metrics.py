@@ -15,7 +15,7 @@ def _value(name: str, logits: Tensor, labels: Tensor) -> float:
 
 
 def is_finite_within_its_bounds(name: str) -> None:
-    """The metric is finite and in its bounds, also for certain, wrong and uniform predictions."""
+    """The metric is in its bounds, also for one row, and for certain, wrong or uniform rows."""
     logits, labels = draw_rows()
     low, high = METRICS[name].bounds
     certain = 1e4 * torch.eye(logits.shape[1], dtype=torch.float64)

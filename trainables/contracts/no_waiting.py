@@ -7,7 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class NoWaiting(TorchDispatchMode):
-    """Fails on more than ``allowed`` operations that make the host wait for a device."""
+    """Raises ``AssertionError`` if more than ``allowed`` operations make the host wait for a GPU.
+
+    Operations are known by their names, so this also works on a CPU.
+    """
 
     FORBIDDEN = (
         *("local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "unique2"),

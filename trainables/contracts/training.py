@@ -1,4 +1,4 @@
-"""Checks that train on a few images of digits, for example that results are reproducible."""
+"""Checks that train on or measure a few images of digits, or read a data set."""
 
 import math
 from collections.abc import Mapping

@@ -23,14 +23,14 @@ FIRST_FILTER = "filter"
 
 
 class Answers(NamedTuple):
-    """Log-probabilities of choices (N, K), -inf for choices that a row lacks, and labels (N,)."""
+    """Log-likelihoods of choices (N, K), -inf for choices that a row lacks, and labels (N,)."""
 
     scores: np.ndarray
     labels: np.ndarray
 
 
 def read_answers(path: Path) -> Answers:
-    """Return the answers of a log."""
+    """Return the answers in a log: ``.jsonl`` of lm-evaluation-harness, or JSON of Inspect AI."""
     rows = [*(_harness_rows(path) if path.suffix == ".jsonl" else _inspect_rows(path))]
     if not rows:
         raise InputError(f"{path}: the log has no samples")
@@ -49,7 +49,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _harness_rows(path: Path) -> Iterator[tuple[list[float], int]]:
-    """Yield scores and label of each sample; of several filters, only the first one is read."""
+    """Yield log-likelihoods and label of each sample; of several filters, the first is read."""
     first: Any = None
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream):
@@ -70,7 +70,7 @@ def _parsed(path: Path, text: str, number: int | None = None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is not JSON ({error})") from error
     if not isinstance(found, dict):
-        raise InputError(f"{where}: expected an object, got {type(found).__name__}")
+        raise InputError(f"{where}: expected a JSON object, got {type(found).__name__}")
     return found
 
 
@@ -79,13 +79,13 @@ def _responses(path: Path, number: int, sample: dict[str, Any]) -> list[Any]:
     if not isinstance(found, list) or len(found) < 2:
         raise InputError(
             f"{path}: row {number}: expected `filtered_resps` with a log-likelihood for each of "
-            f"two or more choices, got {found!r:.60}; generated answers have none"
+            f"two or more choices, got {found!r:.60}; generated answers have no log-likelihoods"
         )
     return found
 
 
 def _likelihood(path: Path, number: int, response: Any) -> float:
-    """Return the value of ``[-3.1, false]``, which some versions write ``[["-3.1", "False"]]``."""
+    """Return -3.1 for ``[-3.1, false]``, which some versions write as ``[["-3.1", "False"]]``."""
     while isinstance(response, list) and response:
         response = response[0]
     try:
@@ -100,7 +100,7 @@ def _likelihood(path: Path, number: int, response: Any) -> float:
 
 
 def _target(path: Path, number: int, sample: dict[str, Any], count: int) -> int:
-    """Return the number of the right choice, which a log names by number, letter or text."""
+    """Return the number, from 0, of the right choice; a log gives its number, letter or text."""
     target, doc = sample.get("target"), sample.get("doc")
     choices = doc.get("choices") if isinstance(doc, dict) else None
     texts = choices.get("text") if isinstance(choices, dict) else choices
@@ -158,13 +158,13 @@ def _inspect_rows(path: Path) -> Iterator[tuple[list[float], int]]:
     if absent:
         note(
             path,
-            f"{absent:,} of {len(samples):,} samples lack the log-probability of a choice; the "
-            "smallest one listed is used for it; increase `--top-logprobs`",
+            f"{absent:,} of {len(samples):,} samples lack the log-probability of a choice and use "
+            "their smallest listed one instead; increase `--top-logprobs`",
         )
 
 
 def _share(listed: Sequence[tuple[str, float]], letter: str) -> float:
-    """Return the log of the summed probability of the tokens that spell a letter."""
+    """Return the log of the summed probability of the tokens equal to a letter; -inf for none."""
     found = [value for token, value in listed if token == letter]
     return float(np.logaddexp.reduce(found)) if found else -math.inf
 
@@ -172,7 +172,10 @@ def _share(listed: Sequence[tuple[str, float]], letter: str) -> float:
 def _answer_tokens(
     path: Path, number: int, sample: dict[str, Any], count: int
 ) -> list[tuple[str, float]]:
-    """Return the tokens and log-probabilities listed at the answer's last letter of a choice."""
+    """Return the alternatives, with log-probabilities, to the answer's last token that is a letter.
+
+    Only the letters of the ``count`` choices are considered.
+    """
     try:
         tokens = sample["output"]["choices"][0]["logprobs"]["content"]
         for token in reversed(tokens):

@@ -31,7 +31,7 @@ def class_weights(
     where = f"{arrays.path}: {names[EMBEDDINGS]}"
     rows = arrays.read(names[EMBEDDINGS])
     if rows.dtype.kind != "f" or rows.shape[1:] != (width,) or classes not in (None, len(rows)):
-        expected = f"expected a row per class, ({classes or 'K'}, {width}) floats"
+        expected = f"expected floats ({classes or 'K'}, {width}), one row per class"
         raise InputError(f"{where}: {expected}, got {rows.dtype} {rows.shape}")
     rows = rows.astype(np.float64)
     weights = _scale(arrays, names) * rows / _lengths(rows, where)
@@ -41,10 +41,10 @@ def class_weights(
 def embedded_classes(
     arrays: NamedArrays, names: Mapping[str, str], labels: Mapping[str, np.ndarray]
 ) -> tuple[str, ...]:
-    """Return the names of the classes that have embeddings; none without embeddings.
+    """Return the names of the classes that have embeddings; empty if the file has none.
 
-    They are the sorted labels if these are names, else the numbers of the embeddings' rows.
-    ``labels`` has those of each part, ``train`` included.
+    The classes are the sorted labels if labels are names, else the numbers of the embeddings' rows.
+    ``labels`` has the labels of each part, of which ``train`` is required.
     """
     if EMBEDDINGS not in names:
         return ()
@@ -73,7 +73,7 @@ def _lengths(rows: np.ndarray, where: str) -> np.ndarray:
     wrong = ~(np.isfinite(lengths) & (lengths > 0))
     if wrong.any():
         row = int(wrong.argmax())
-        problem = f"length {lengths[row, 0]:g} in row {row}"
+        problem = f"row {row} has length {lengths[row, 0]:g}"
         raise InputError(f"{where}: {problem}; cosines need finite rows that are not 0")
     return lengths
 
@@ -93,9 +93,10 @@ def _scale(arrays: NamedArrays, names: Mapping[str, str]) -> float:
 
 
 class ZeroShotArrays:
-    """Zero-shot logits as arrays with the names of a file of logits.
+    """Zero-shot logits as arrays with the names of a file of logits, such as ``logits_fit``.
 
-    Rows of the part ``test`` are to test on, all other rows to fit on.
+    If the file has test rows and other rows, these are the parts ``test`` and ``fit``; else there
+    is one part without a name.
 
     Args:
         arrays: The file's arrays, including the embeddings.
@@ -123,8 +124,8 @@ class ZeroShotArrays:
         if kind == "classes":
             return self._arrays.read(self._own["classes"])
         if kind == "labels":
-            return np.concatenate([self._read(f"labels_{theirs}") for theirs in self._parts[part]])
-        return np.concatenate([self._logits(f"features_{theirs}") for theirs in self._parts[part]])
+            return np.concatenate([self._read(f"labels_{own}") for own in self._parts[part]])
+        return np.concatenate([self._logits(f"features_{own}") for own in self._parts[part]])
 
     def _read(self, name: str) -> np.ndarray:
         if name not in self._own:

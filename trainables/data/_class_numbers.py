@@ -39,16 +39,19 @@ def whole_number(label: Label) -> int | None:
 
 
 def unnamed_classes(count: int) -> tuple[str, ...]:
-    """Return placeholders for classes without names; labels are their numbers."""
+    """Return the placeholders ``column 0``, ``column 1`` and so on for classes without names."""
     return tuple(f"column {number}" for number in range(count))
 
 
 def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np.ndarray]:
     """Return the labels of every part as numbers of classes, (N,) int64 each.
 
-    A label is the name of a class; ``1``, ``01`` and ``1.0`` are the same name. Numbers that are
-    not names count the classes from 0. All parts are read in the same way; a note says how if
-    both ways are possible.
+    Labels are names of classes, where ``1``, ``01`` and ``1.0`` are the same name. If some numbers
+    are not names, all numbers count the classes from 0. A note tells the user how numbers were read
+    if they could be read in both ways.
+
+    Raises:
+        InputError: If a label is neither a name nor the number of a class.
     """
     classes = [name.strip() for name in classes]  # Labels are stripped as well.
     labels = [*dict.fromkeys(label for part in parts for label in part.labels)]
@@ -81,7 +84,8 @@ def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
     """Return True if labels may count the classes from 0.
 
     A number that is the name of a class, such as the label 2 for the classes 0 and 2, shows that
-    all labels are names, unless the classes are named 1 to K. ``named`` has all such labels.
+    all labels are names, unless the classes are named 1 to K. ``named`` has all labels that are
+    such numbers.
     """
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 

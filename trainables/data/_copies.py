@@ -11,9 +11,9 @@ from trainables.data._labels import note
 from trainables.data._rows import Rows
 
 # A quick key uses three pairs of eight-byte words of a row, so that it takes less than 1 % of the
-# preparation's time. Rows with the same key are compared in full.
+# preparation's time. Rows with the same key are then compared by a hash of their whole content.
 WORDS, WORD = 6, 8
-LEAST = 10  # Fewer different copies are never an error.
+LEAST = 10  # A test part with fewer different copies is never refused.
 WEIGHTS = np.random.Philox(key=0).random_raw(WORDS) | np.uint64(1)
 
 
@@ -21,12 +21,13 @@ class Copies(NamedTuple):
     """Numbers of rows whose content equals that of a row in another part.
 
     Attributes:
-        test_rows: Number of test rows.
-        test: Test rows that are copies of a training or a validation row.
-        train, validation: Test rows that are copies of a training row, and of a validation row.
-        validation_rows: Number of validation rows.
-        validation_train: Validation rows that are copies of a training row.
-        distinct: Number of different rows among the copies that ``test`` counts.
+        test_rows: All test rows.
+        test: Test rows that equal a training row or a validation row.
+        train: Test rows that equal a training row.
+        validation: Test rows that equal a validation row.
+        validation_rows: All validation rows.
+        validation_train: Validation rows that equal a training row.
+        distinct: Different contents among the rows that ``test`` counts.
     """
 
     test_rows: int
@@ -58,8 +59,8 @@ class Copies(NamedTuple):
     def whole(self) -> bool:
         """Return True if the whole test part was copied from training or validation rows.
 
-        Few equal rows, or test rows that mostly repeat each other (such as rounded scores), are
-        no proof of that.
+        Every test row must be a copy, and at least ten copies, and more than half of them, must be
+        different. Few rows, or rounded scores that repeat each other, may be equal by chance.
         """
         enough = self.distinct >= LEAST and 2 * self.distinct > self.test_rows
         return self.test == self.test_rows and enough
@@ -74,12 +75,13 @@ class Copies(NamedTuple):
             )
 
     def tell(self, name: str) -> None:
+        """Note each kind of copies found."""
         for line in self.lines():
             note(name, line)
 
 
 def quick_keys(rows: np.ndarray) -> np.ndarray:
-    """Return a quick key, (N,) uint64, of each row (N, ...); equal rows have equal keys."""
+    """Return a quick key, (N,) uint64, of each row (N, ...); different rows may have equal keys."""
     if rows.dtype.kind == "O":
         return np.array([hash(row) for row in rows], np.int64).view(np.uint64)
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)

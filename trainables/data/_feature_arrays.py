@@ -28,7 +28,10 @@ SPLIT = "split"
 
 
 def feature_files(path: Path) -> ArrayFiles:
-    """Return the ``.npy`` files of a folder, or those that belong to one file; memory-mapped."""
+    """Return ``.npy`` files that belong together, memory-mapped; see ``ArrayFiles``.
+
+    ``path`` is one of the files, or a folder, whose first file then decides.
+    """
     if path.is_dir():
         found = sorted(path.glob("*.npy"))
         if not found:
@@ -38,9 +41,13 @@ def feature_files(path: Path) -> ArrayFiles:
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:
-    """Return the name of each array in the file, by its plain name, such as ``labels_train``.
+    """Return the names of the arrays in the file, by their plain names, such as ``labels_train``.
 
-    ``features`` and ``labels`` without a part are training rows.
+    Arrays with other plain names are left out. An array of features or labels whose name has no
+    part has training rows.
+
+    Raises:
+        InputError: If two arrays have the same plain name.
     """
     found: dict[str, str] = {}
     for given in arrays.names:
@@ -95,7 +102,7 @@ class FeatureTable:
     def _only(self, columns: list[str], noun: str) -> str:
         if len(columns) != 1:
             problem = f"{'several' if columns else 'no'} columns of {noun}"
-            raise InputError(f"{self.path}: {problem}; name one column label")
+            raise InputError(f"{self.path}: {problem}; name one column `label`")
         return columns[0]
 
     @cached_property

@@ -78,7 +78,7 @@ class ImageFiles(Rows):
             return np.stack(list(pool.map(decode, self.paths[start:stop])))
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """Yield the reading options, the labels and the bytes of every file."""
+        """Yield reading options, labels, validation list, and the content of every file."""
         yield f"{self.size}{self.resize}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
         yield from self.own_list()
@@ -108,7 +108,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image; raise ``InputError`` if this, or the use of the image in the block, fails."""
+    """Open an image of 8 bits per channel; raise ``InputError`` if this, or its use, fails."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
@@ -251,7 +251,13 @@ def list_classes(
     wanted: Callable[[Path], bool] = is_image,
     noun: str = "image",
 ) -> list[tuple[Path, int]]:
-    """Return the wanted files in each ``folder/CLASS/below`` with labels, by class and name."""
+    """Return the wanted files of each folder ``folder/CLASS/below``, each with its class's number.
+
+    Files are sorted by class and name; ``noun`` is the word for one. A note counts all other files.
+
+    Raises:
+        InputError: If a class has no wanted file.
+    """
     listing: list[tuple[Path, int]] = []
     others: list[Path] = []
     for label, name in enumerate(classes):

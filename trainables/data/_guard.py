@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-# Child processes that import this package, such as a data loader's workers, are sealed as well.
+# Environment variable with the sealed paths. It seals child processes that import this package.
 INHERITED = "CALSWEEP_SEALED_TEST_DATA"
 DESCRIPTORS = "/proc/self/fd"
 

@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class EmbeddedImage(BytesIO):
-    """An image in a cell of a table; ``str()`` returns its row, for messages."""
+    """An image in a cell of a table; ``str()`` returns its file, column and row, for messages."""
 
     def __init__(self, content: bytes, place: str) -> None:
         super().__init__(content)
@@ -47,7 +47,13 @@ class EmbeddedImage(BytesIO):
 
 
 def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> Splits:
-    """Return the Parquet files of each split; "" as ``config`` is the default configuration."""
+    """Return the Parquet files of each split of a configuration; empty if there are none.
+
+    ``config`` is the configuration's name; "" is the default one, or the only one.
+
+    Raises:
+        InputError: If it does not exist, or "" could mean several configurations.
+    """
     tables = sorted(name for name in files if name.endswith(ENDING))
     configs = _declared(card, tables) or _by_name(tables)
     if not configs:
@@ -64,7 +70,7 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
 
 
 def _declared(card: Mapping[str, Any], tables: Sequence[str]) -> dict[str, Splits]:
-    """Return the configurations in the header of README.md; the default one has the name ""."""
+    """Return the configurations in the header of README.md; the default one is also named ""."""
     found: dict[str, Splits] = {}
     for entry in card.get("configs") or ():
         patterns = entry.get("data_files", f"{entry.get('data_dir', '')}*")

@@ -127,8 +127,8 @@ class ImageBatcher(Batcher):
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
         """Return normalised images, randomly cropped and flipped unless ``augmentation=none``.
 
-        ``crop-flip`` crops images padded by 4 to their size; ``resized-crop-flip`` enlarges crops
-        of random size and shape.
+        ``crop-flip`` pads images by 4 pixels and crops them to their size; ``resized-crop-flip``
+        resizes crops of random size and shape to the image's size.
         """
         check_choice("augmentation", augmentation, IMAGE_AUGMENTATIONS)
         if augmentation == "none":
@@ -145,7 +145,8 @@ class ImageBatcher(Batcher):
 class ImagesWithMargin(Images, kind="images-with-margin"):
     """Images stored larger than networks see them.
 
-    Networks see a part of size ``shown``: the centre, or a random part in training.
+    Networks see a part of height and width ``shown``: a random one with ``crop-flip``, else the
+    centre.
     """
 
     shown: tuple[int, int]
@@ -197,7 +198,7 @@ def draw_crop_flip(count: int, generator: Generator, places: int = 2 * PADDING +
 
 
 def crop_flip(images: Tensor, views: Tensor) -> Tensor:
-    """Pad each side by four black pixels, crop to the old size and flip left to right.
+    """Pad each side by four black pixels, crop to the old size, and flip if drawn.
 
     Equivalent to torchvision's ``RandomCrop(size, padding=4)``, then ``RandomHorizontalFlip()``.
 
@@ -209,13 +210,13 @@ def crop_flip(images: Tensor, views: Tensor) -> Tensor:
 
 
 def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
-    """Cut (B, C, height, width) out of images at the offsets of their views, and flip."""
+    """Cut (B, C, height, width) out of images at the offsets of their views; flip if drawn."""
     count, channels = images.shape[:2]
     top, left, flip = views.unsqueeze(2)
     column = torch.arange(width, device=views.device)
     columns = left + torch.where(flip == 1, width - 1 - column, column)
     rows = (top + torch.arange(height, device=views.device)) * images.shape[3]
-    # Indices are computed on the views' device, the CPU: on a GPU, each step would be a launch.
+    # Indices are computed on the views' device, the CPU: on a GPU, each step would launch a kernel.
     rows, columns = move(torch.cat((rows, columns), dim=1), images.device).split((height, width), 1)
     pixels = rows.unsqueeze(2) + columns.unsqueeze(1)
     flat = pixels.view(count, 1, -1).expand(-1, channels, -1)
@@ -227,9 +228,10 @@ def draw_resized_crops(
 ) -> Tensor:
     """Draw top, left, height, width and flip (0 or 1) of each image's crop: (5, count), float32.
 
-    As in torchvision's ``RandomResizedCrop``, areas and the logarithms of ratios are uniform, and
-    the first of ten tries that fits is used, or else the largest centre with an allowed ratio.
-    ``height`` and ``width`` are one number for all images, or (count,) on the generator's device.
+    As in torchvision's ``RandomResizedCrop``, areas and the logarithms of ratios are uniform. The
+    first of ten tries that fits into the image is used, or else the largest central crop with an
+    allowed ratio. ``height`` and ``width`` of the images are one number for all, or tensors
+    (count,) on the generator's device.
     """
     device = generator.device
     draws = torch.rand(3, TRIES, count, generator=generator, device=device)
@@ -250,7 +252,7 @@ def draw_resized_crops(
 
 
 def resized_crop_flip(images: Tensor, crops: Tensor) -> Tensor:
-    """Enlarge a crop of each image to the old size, bilinearly, and flip left to right.
+    """Resize a crop of each image to the old size, bilinearly, and flip it if drawn.
 
     Args:
         images: (B, C, H, W), uint8.
@@ -274,8 +276,13 @@ def crop_grid(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a grid (B, h, w, 2) for ``grid_sample``, and sides and centres (B, 2) of crops.
 
-    Coordinates are columns before rows, from the image's centre in units of half the image. Crops
-    (5, B) are top, left, height, width and flip (0 or 1).
+    The sides are shares of the image's. Coordinates are columns before rows, from the image's
+    centre in units of half the image.
+
+    Args:
+        crops: Top, left, height, width and flip (0 or 1) of each crop, (5, B), in pixels.
+        shown: Height h and width w of the crops after resizing.
+        size: Height and width of the images.
     """
     whole = move(torch.tensor(size).flip(0), crops.device)
     start, sides = crops[:2].T.flip(1), crops[2:4].T.flip(1)
@@ -286,7 +293,7 @@ def crop_grid(
 
 
 def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
-    """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C) and no axis is empty."""
+    """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C), C at most 4, and not empty."""
     if images.dtype != np.uint8:
         raise ValueError(f"{name}: expected uint8 (0..255), got {images.dtype} {images.shape}")
     if images.ndim != 4 or 0 in images.shape or images.shape[3] > MAX_CHANNELS:
@@ -299,7 +306,11 @@ def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
 def images_info(
     name: str, source: Path | str, classes: tuple[str, ...], train: Rows, test_rule: str
 ) -> DatasetInfo:
-    """Return the constants of a user's own images; ``test_rule`` is empty without a test set."""
+    """Return the constants of a user's own images.
+
+    ``test_rule`` says where test and validation rows come from. If it is empty, there is no test
+    set, and images are not normalised by their statistics, which would include test images.
+    """
     height, width, channels = train.shape
     mean, std = (0.5,) * channels, (0.5,) * channels
     constants = "normalised to [-1, 1], because statistics of all images would include test images"

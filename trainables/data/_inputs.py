@@ -34,10 +34,10 @@ def move(values: Tensor, device: torch.device) -> Tensor:
 class Batcher:
     """Makes batches of stored rows for networks.
 
-    On the CPU nothing is copied: a memory-mapped array stays mapped, so all trials of a node share
-    one copy. For a GPU all rows are copied to it once, and batches are gathered there. Rows that
-    need more than half of the GPU's free memory stay on the host, and a thread copies each batch.
-    The batches are the same in each case, and nothing waits for the device.
+    On the CPU the array is used as it is: a memory-mapped one stays mapped, so all trials of a node
+    share it. For a GPU all rows are copied to it once, and batches are gathered there. Rows that
+    need more than half of the GPU's free memory stay on the host, and a thread reads each batch in
+    advance. The batches are the same in each case, and the host never waits for the GPU.
 
     Args:
         values: (N, ...); must not change afterwards.
@@ -147,7 +147,7 @@ class Pixels(NamedTuple):
     """A sample of S labelled pixels.
 
     Attributes:
-        labels: (S,), int64, in [0, K).
+        labels: (S,), int64, in [0, K) for K classes.
         rows: The row of each pixel, (S,), int64, ascending.
         places: The pixel's index in the flattened image as stored, (S,), int64.
     """
@@ -161,11 +161,11 @@ class Inputs(ABC):
     """The form of a data set's rows; each kind of data is one subclass.
 
     A subclass is a frozen dataclass, ``class Texts(Inputs, kind="texts")``, whose fields are plain
-    JSON values and tuples of them: they are stored with prepared data and exported chains.
+    JSON values and tuples of them: they are stored with prepared data and exported models.
 
     Attributes:
         kinds: Every subclass by its name.
-        kind: The name; names of files with rows begin with it.
+        kind: The subclass's name; names of files with rows contain it.
         dtype: Type of the stored values.
         trains: Whether networks are trained on the rows; otherwise a split may hold out all rows.
         seen_as: Class of ``shape``, so that unsuitable networks are refused before reading data.

@@ -24,7 +24,7 @@ def note(place: Path | str, text: str) -> None:
 
 
 def note_unused(folder: Path) -> None:
-    """Tell the user that validation files next to ``train`` and ``test`` are not read."""
+    """Note, for each file or folder ``val*`` in a folder, that it is not read."""
     for path in sorted(folder.glob("val*")):
         note(folder, f"{path.name} is not used; validation is drawn from train")
 
@@ -34,9 +34,10 @@ def plain_labels(
 ) -> np.ndarray:
     """Return labels as whole numbers or as names, (N,); leave unknown forms unchanged.
 
-    One-hot rows (N, K), floats and texts that are whole numbers, and booleans become whole
-    numbers, with a note except for texts. One-hot rows become names if the ``classes`` are named;
-    booleans become names if there are classes named true and false.
+    One-hot rows (N, K) become the names in ``classes`` if there are K, else numbers of columns.
+    Booleans become the classes named true and false if these exist, else 1 and 0. Floats, or texts,
+    become integers if all are whole numbers. Blanks around names are removed. Notes tell the user
+    of one-hot rows, of booleans and floats that became numbers, and of removed blanks.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

@@ -113,7 +113,7 @@ class ArrayFiles:
 
 
 def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Split a file's name into its unknown words and the plain words for its known ones."""
+    """Return a file's unknown words, or else the folder's name, and plain words for known ones."""
     words = re.split(r"[_.-]", path.stem)
     array = "_".join(known[word] for word in words if word in known)
     return "_".join(word for word in words if word not in known) or path.parent.name, array
@@ -132,7 +132,7 @@ class ScoreTable:
         labels = [name for name in columns if meaning[name] == "labels"]
         if len(labels) != 1:
             found = f"{path}: {'several' if labels else 'no'} columns of labels"
-            raise InputError(f"{found} ({_shown(columns)}); name one column label")
+            raise InputError(f"{found} ({_shown(columns)}); name one column `label`")
         (self._label,) = labels
         scores = _score_columns(path, [name for name in columns if name not in labels], kind)
         self._lists = [name for name in scores if meaning[name] in SCORES]
@@ -166,10 +166,11 @@ class ScoreTable:
 
 
 def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str, str]:
-    """Return the columns of scores and their kind, which is the same for all.
+    """Return the kind of each column of scores, by its name; all have the same kind.
 
-    Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored), or all
-    columns are named by class numbers, or a column ``logits`` or ``probs`` has a list per row.
+    Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored). Or all
+    columns are named by class numbers; the kind is then ``predictions``, logits or probabilities.
+    Or a column ``logits`` or ``probs`` has a list per row.
     """
     single = {
         name: plain_name(match["kind"].lower())
@@ -200,7 +201,7 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
 
 
 def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
-    """Return the column of each class, sorted if all names are numbers."""
+    """Return the column of each class, by the class's name; sorted if all names are numbers."""
     classes: dict[str, str] = {}
     for column in columns:
         found = COLUMN.fullmatch(column)
@@ -268,7 +269,7 @@ def find_sets(path: Path) -> list[str]:
             if _group(file, f"{dataset}/{model}")
         ]
     if not names:
-        raise InputError(f"{path}: no group dataset/model")
+        raise InputError(f"{path}: no group DATASET/MODEL, as in files of CalArena")
     return names
 
 

@@ -53,7 +53,7 @@ TORCH_SAVED = (
 
 
 class Part(NamedTuple):
-    """Scores and labels of one part; ``name`` is the array of labels."""
+    """Scores and labels of one part, the scores' kind (None if unknown), and the labels' name."""
 
     scores: Any
     labels: Any
@@ -81,8 +81,10 @@ class LogitFile:
     """The content of a file, or of one set of a file with several.
 
     Attributes:
+        name: The name of the file or of the set.
         rows: All rows, or the rows to test on if the file has two parts.
         fit: The rows to fit on (validation) if the file has two parts, else None.
+        classes: The names of the classes; empty if labels are only numbers.
     """
 
     name: str
@@ -97,8 +99,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     - ``.npz``: ``logits`` or ``probs`` with ``labels``, or netcal's ``predictions`` with
       ``ground_truth``; or two parts, ``logits_fit``, ``labels_fit``, ``logits_test`` and
       ``labels_test``. With ``class_embeddings``, zero-shot logits; see ``ZeroShotArrays``.
-    - ``.npy``: the path of the scores; labels and parts are files in the same folder whose names
-      differ only in the names of arrays above.
+    - ``.npy``: one of several files in a folder. Their names contain the names of arrays above and
+      are otherwise equal, such as ``a_logits.npy`` and ``a_labels.npy``.
     - ``.csv``, ``.tsv``, ``.parquet``: a column ``label`` and a column ``logit_CLASS`` or
       ``prob_CLASS`` per class, or a list per row in ``logits`` or ``probs``.
     - ``.p``, ``.pkl``, ``.pickle``: ``((validation scores, labels), (test scores, labels))`` as in
@@ -108,8 +110,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
       ``PATH:dataset/model`` if the file has more than one group.
     - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and Inspect AI; see ``read_answers``.
 
-    Probabilities become logarithms; 0 counts as the smallest normal number of its precision. Rows
-    of rounded probabilities are divided by their sums.
+    Probabilities become logarithms; see ``log_probs`` for zeros and for rounded probabilities.
 
     Labels are names of classes, such as the ``1`` of a column ``logit_1``, or count the classes
     from 0; see ``number_labels``. One-hot rows and floats that are whole numbers are read with a
@@ -250,9 +251,9 @@ def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, par
 
 
 def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tuple[str, ...]:
-    """Return the class names in the array ``classes``, if the file has it.
+    """Return the class names in the array ``classes``; empty if the file does not have it.
 
-    If labels are numbers, names are not needed, so invalid ones only give a note.
+    If labels are numbers, names are not needed: invalid ones give a note and are left out.
     """
     path = arrays.path
     if CLASSES not in arrays.names:
@@ -320,7 +321,7 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Note one or two classes that are no row's label: their columns may not be scores."""
+    """Note one or two classes that no row has as its label: their columns may not be scores."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " or ".join(map(repr, absent))
@@ -328,7 +329,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names, except names of columns, which one-hot rows become."""
+    """Return True if labels are names, and not names in ``columns``, which one-hot rows become."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 

@@ -146,9 +146,10 @@ class MaskedBatcher(ImageBatcher):
     ) -> tuple[Tensor, Tensor]:
         """Return random views of images, (B, 3, h, w), and of their masks, int64 (B, h, w).
 
-        ``crop-flip`` is a random crop, perhaps mirrored; ``scale-crop-flip`` first scales the image
-        by 0.5 to 2; ``crop-flip-light`` also changes contrast and brightness. Void pixels, and
-        pixels of a crop outside of the image, are ``IGNORED`` in masks.
+        ``crop-flip`` is a random crop, mirrored with a chance of one half; ``scale-crop-flip``
+        scales the image by 0.5 to 2 before; ``crop-flip-light`` is ``crop-flip`` and a random
+        change of contrast and brightness. Void pixels, and pixels of a crop outside of the image,
+        are ``IGNORED`` in masks.
         """
         check_choice("augmentation", augmentation, MASK_AUGMENTATIONS)
         images, masks = self.plain(batch), batch[:, 3:]
@@ -166,7 +167,10 @@ class MaskedBatcher(ImageBatcher):
         return images, torch.where(found > 0, found - 1, IGNORED)
 
     def whole(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images of their own size, (b, 3, h, w), and their masks, int64 (b, h, w)."""
+        """Yield images at their own size, (b, 3, h, w), and their masks, int64 (b, h, w).
+
+        Successive images of one size are yielded together.
+        """
         images, masks = self.plain(batch), batch[:, 3]
         sizes = image_sizes(masks).tolist()
         first = 0
@@ -195,10 +199,11 @@ def draw_windows(
 ) -> Tensor:
     """Draw a crop of each image of ``sizes`` (B, 2): top, left, height, width and flip, (5, B).
 
-    Numbers are in pixels of the image; a window may reach beyond it. Logarithms of scales are
-    uniform between those of 0.5 and 2. Places are uniform among those that show as much of the
-    image as possible, in whole pixels unless ``scaled``. Numbers are drawn on the generator's
-    device and computed on that of ``sizes``, so that nothing waits for a device.
+    A crop is in pixels of the image and may reach beyond it. If ``scaled``, it is ``crop`` divided
+    by a scale whose logarithm is uniform between those of 0.5 and 2. Places are uniform among those
+    that show as much of the image as possible, in whole pixels unless ``scaled``. Random numbers
+    are drawn on the generator's device; the rest is computed on that of ``sizes``, so that nothing
+    waits for a device.
     """
     draws = torch.rand(4, len(sizes), generator=generator, device=generator.device)
     scale, *places, flip = move(draws, sizes.device)

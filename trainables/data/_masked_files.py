@@ -44,6 +44,8 @@ class MaskedFiles(Rows):
     """Images and masks in their files, decoded by several threads when they are read.
 
     Attributes:
+        pairs: Image and mask of each row.
+        size: Height and width of the stored rows; smaller images are padded.
         num_classes: K; a mask with another class is an ``InputError``.
         validation: Rows of the data set's own validation list, if there is one.
     """
@@ -146,12 +148,12 @@ class MaskedReader(Reader):
             raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
 
     def lists(self) -> dict[str, Path]:
-        """Return the existing lists by part."""
+        """Return the existing files of the lists ``train``, ``val`` and ``test``, by list name."""
         found = {part: self.path / LISTS / f"{part}.txt" for part in ("train", "val", "test")}
         return {part: path for part, path in found.items() if path.is_file()}
 
     def parts(self) -> dict[str, Pairs]:
-        """Return the files of each part; refuse missing files and images named twice."""
+        """Return images and masks of each part; refuse missing files and images listed twice."""
         lists = self.lists()
         if "train" not in lists:
             raise InputError(f"{self.path / LISTS / 'train.txt'} does not exist; {LAYOUT}")
@@ -202,11 +204,11 @@ class MaskedReader(Reader):
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
     def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
-        """Return training pairs, test pairs and validation rows.
+        """Return training and validation pairs, test pairs, and numbers of the validation pairs.
 
-        Without a list ``test``, the list ``val`` is used as test pairs.
-
-        Validation rows are numbers of training pairs, or None without a validation list.
+        If the lists ``val`` and ``test`` exist, the pairs of ``val`` follow those of ``train``.
+        Otherwise there are no validation pairs (None), and the test pairs are those of the list
+        that exists, or None.
         """
         parts = self.parts()
         train, val, test = parts["train"], parts.get("val"), parts.get("test")
@@ -244,7 +246,10 @@ class MaskedReader(Reader):
         return found
 
     def test_paths(self) -> list[Path]:
-        """Return the test list's images and masks; all files without a valid test list."""
+        """Return the files of the list of test images, or else of ``train``.
+
+        If a list has a fault, the whole folder is returned.
+        """
         try:
             train, test, _ = self._rows()
         except InputError:

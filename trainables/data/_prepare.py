@@ -54,8 +54,9 @@ def prepare(
 ) -> PreparedData:
     """Read, split and store a data set below ``destination``, unless it is already stored there.
 
-    Stored data is identified by name, and by size and time of the source's files, without reading
-    them; it is used only if every checksum matches. Several processes may call this at once.
+    Stored data is found by name, settings and split, and by size and time of the source's files,
+    which are not read; it is used only if every checksum matches. Several processes may call this
+    at once.
 
     Args:
         name: A name as in ``source_names``.
@@ -312,14 +313,15 @@ SUITE_MANIFEST = "suite.json"
 def seal_test_data(*directories: Path | str) -> None:
     """Forbid this process to read test data until it ends.
 
-    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. It is also
-    raised if a test file of a prepared directory, of its siblings or of their sources is opened, or
-    a suite stored next to it, by any path. Child processes that import this package are sealed too.
-    This is not a sandbox against hostile code: Python does not see files that C libraries open.
+    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. Opening one
+    of these files raises it too, by any path: test files of a prepared directory, of those next to
+    it and of their sources, and suites stored there. Child processes that import this package
+    are sealed as well. This is not a sandbox against hostile code: Python does not see files that C
+    libraries open.
 
     Args:
         *directories: Prepared directories (with ``split.json``), or other files and folders, which
-            are sealed entirely. Without any, only the functions above are sealed.
+            are sealed entirely. Without any, only functions that read test data are sealed.
 
     Raises:
         TestDataSealedError: If test arrays read earlier are still alive; the process is sealed

@@ -42,7 +42,10 @@ def silent(text: str) -> None:
 
 
 def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lock: Path) -> Found:
-    """Return the result of ``find``, or else of ``make``, which only one process at a time runs."""
+    """Return the result of ``find``, or of ``make`` if that is None.
+
+    Only one process at a time runs ``make``; ``lock`` is the lock's file.
+    """
     found = find()
     if found is not None:
         return found
@@ -67,6 +70,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return a manifest of version ``SCHEMA``.
 
     Raises:
+        InputError: If the file is missing, is damaged or has another version.
         PermissionError: If the file may not be read.
     """
     try:
@@ -155,7 +159,7 @@ class PreparedData:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """Open a prepared directory; reads only its manifest."""
+        """Open a prepared directory; reads only its manifest and the sizes of its files."""
         directory = on_this_machine(Path(directory).absolute())
         document = read_manifest(directory / MANIFEST)
         try:

@@ -47,7 +47,7 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Checked:
-    """A file and the MD5 that its owner publishes, or None."""
+    """A file and the MD5 checksum that its owner publishes; None if no checksum is published."""
 
     path: Path
     md5: str | None
@@ -146,7 +146,7 @@ class TorchvisionReader(PublishedReader):
         return "train" not in path.name
 
     def check(self) -> SourceStatus:
-        """Check the checksums of the unpacked files or, if one is wrong, of the archives."""
+        """Check the unpacked files or, if one is missing or damaged, the archives."""
         fault = _first_fault(self.unpacked())
         if fault and _first_fault(self.archives()):
             return SourceStatus(False, fault, f"allow the download, or {self._by_hand()}")
@@ -206,7 +206,7 @@ class OfficialReader(PublishedReader, ListedReader):
         return not self.path.is_dir() and not self._packed()
 
     def check(self) -> SourceStatus:
-        """Check the list of images without opening them, or the archive if it is not unpacked."""
+        """Check the lists and folders without opening images, or the archive if it is packed."""
         if self.awaited():
             return SourceStatus(False, f"{self.path} does not exist", self.instruction())
         if not self._packed():

@@ -142,7 +142,7 @@ class SplitSpec:
     Attributes:
         validation: Training rows held out for the search: a fraction in (0, 1) or a count of at
             least 1; ``own`` for the data set's own validation list, or a tenth without one;
-            ``all`` for every row that is not a test row, if no network is trained.
+            ``all`` for every row that is not a test row if no network is trained, else a tenth.
         test: Rows held out for the test, a fraction or a count; unused with an official test set.
         train_limit: Number of training rows to keep after holding out validation; None for all.
         test_limit: Number of test rows to keep; None for all.
@@ -218,10 +218,13 @@ def shuffled(count: int, seed: int, stream: str) -> np.ndarray:
 
 
 def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
-    """Distribute ``size`` rows over classes in proportion to ``counts`` (K,), by largest remainder.
+    """Return how many of ``size`` rows each class gives, (K,), in proportion to ``counts`` (K,).
 
-    Each class gives at least ``least`` rows and keeps at least ``spare``, if it has enough rows. If
-    no such numbers (K,) add up to ``size``, raise ``ValueError``.
+    Fractions are rounded by largest remainder. Each class gives at least ``least`` rows and keeps
+    at least ``spare``, if it has enough rows.
+
+    Raises:
+        ValueError: If no such numbers add up to ``size``.
     """
     high = np.maximum(counts - spare, 0)
     low = np.minimum(least, high)
@@ -256,7 +259,7 @@ def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) 
 def _hold_out(
     labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec, spare: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rest of ``rows`` and a stratified draw; each class keeps ``spare`` rows."""
+    """Return the rows that stay, at least ``spare`` of each class, and a stratified draw."""
     share = getattr(spec, key)
     size = share if _is_whole(share) else max(1, round(share * len(rows)))
     if size > len(rows) - spare:
@@ -303,7 +306,9 @@ def make_split(
     own: np.ndarray | None = None,
     trains: bool = True,
 ) -> Split:
-    """Return a stratified split.
+    """Return a split; test and validation rows are drawn unless the data set has its own.
+
+    All draws, also those for limits, are stratified by class.
 
     Args:
         train: Labels of the training rows, (N,).

@@ -31,9 +31,12 @@ def check_columns(scores: np.ndarray, place: Path) -> None:
 
 
 def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
-    """Return the logarithms of probabilities (N, K).
+    """Return the logarithms of probabilities (N, K), or raise ``InputError`` for other numbers.
 
-    Rows of rounded values are divided by their sums, with a note.
+    If the sum of a row differs from 1 by more than ``SUM_TOLERANCE``, as after rounding, each row
+    is divided by its sum, and 0 counts as a hundredth of the last digit's unit. Otherwise 0 counts
+    as the smallest normal number of the type. Notes tell the user of divided rows, and of zeros
+    among rounded values.
     """
     if probs.ndim != 2 or (probs.dtype.kind != "f" and not _are_percentages(probs)):
         raise InputError(
@@ -62,7 +65,7 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
 
 
 def check_are_logits(logits: np.ndarray, place: Path) -> None:
-    """Refuse logits (N, K) that are clearly probabilities; note if they may be sigmoids."""
+    """Refuse logits (N, K) that are probabilities or percentages; note possible sigmoids."""
     if logits.ndim != 2 or not logits.size or not logits.min() >= 0:
         return
     if _are_percentages(logits):
@@ -107,7 +110,7 @@ def _are_percentages(scores: np.ndarray) -> bool:
 
 
 def _digits(probs: np.ndarray) -> int | None:
-    """Return the number of decimals that values were rounded to; None for more than four."""
+    """Return the number of decimals that the first rows were rounded to; None for more than 4."""
     some = probs[:ROWS_AT_ONCE].astype(np.float64)
     rounded = (d for d in DIGITS if np.allclose(np.round(some, d), some, rtol=0, atol=1e-7))
     return next(rounded, None)

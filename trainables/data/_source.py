@@ -53,9 +53,9 @@ class SourceStatus:
     """Whether a data set can be read now, for ``calsweep doctor``.
 
     Attributes:
-        present: Whether its files exist and are intact.
+        present: Whether it can be read without a download.
         detail: One line on the files found.
-        remedy: One line on how to get the files; empty if they are present.
+        remedy: One line on how to get the files; used only if it is not present.
     """
 
     present: bool
@@ -117,12 +117,16 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return constants, training rows, and official test rows or None."""
+        """Return constants, training rows, and official test rows or None.
+
+        Missing files are fetched if ``download`` and if the reader can do this.
+        """
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return training and test labels, or None if this needs rows or a download.
+        """Return training labels (N,), and official test labels (M,) or None.
 
-        Raise the errors of ``read`` that can be found without reading rows.
+        Returns None instead of both if this needs rows or a download. Raises the errors of ``read``
+        that can be found without reading rows.
         """
         return None
 
@@ -174,14 +178,14 @@ class OutlinedReader(Reader):
 
     @abstractmethod
     def outline(self) -> Outline:
-        """Return class names and the labels of training and test rows; see ``labels``."""
+        """Return class names, training labels, and official test labels or None; see ``labels``."""
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         _, train, test = self.outline()
         return train, test
 
     def check(self) -> SourceStatus:
-        """Check everything but the rows."""
+        """Return the source's status, without reading its rows."""
         try:
             classes, train, test = self.outline()
         except InputError as error:
@@ -222,7 +226,7 @@ SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader, "data
 
 
 def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:
-    """Return the reader of ``name``: a registry name, or ``NAME:ARGUMENT``."""
+    """Return the reader of ``name``; ``settings`` are the ``inputs`` of a task."""
     head, _, argument = name.partition(":")
     reader = SOURCES.get(head)(name, argument, local_path(root, "data root"))
     reader.adjust(settings or {})

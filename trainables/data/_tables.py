@@ -65,7 +65,7 @@ def _csv(path: Path) -> dict[str, Any]:
 def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
     import pandas
 
-    # All columns are read, because pandas ignores rows that are too long if columns are selected.
+    # All columns are read: if columns are selected, pandas does not notice rows that are too long.
     types: dict[str, type] = defaultdict(lambda: str, dict.fromkeys(numbers, np.float64))
     options = {**_csv(path), "index_col": False, "dtype": types}
     try:
@@ -86,7 +86,7 @@ def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[
 
 
 def _first_fault(path: Path, numbers: Sequence[str]) -> str | None:
-    """Return a message for the first row of wrong length, or cell that is not a number."""
+    """Return the fault of the first row of wrong length or with a wrong number, or None."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = (row for row in csv.reader(stream, delimiter=_csv(path)["sep"]) if row)
         header = next(rows)
@@ -138,7 +138,7 @@ def _array(path: Path, name: str, column: Any) -> np.ndarray:
 
 
 def _equal_lists(column: Any) -> np.ndarray | None:
-    """Return lists of numbers of one length as (N, K), or None for other lists.
+    """Return N lists of K numbers each as an array (N, K), or None for other lists.
 
     This is a hundred times as fast as a conversion through Python's numbers.
     """

@@ -71,11 +71,11 @@ class Texts(Inputs, kind="texts"):
 
     Attributes:
         vocabulary: Maximum number of words in the vocabulary.
-        length: Maximum number of words of a text, L; ``fitted`` lowers it to the longest training
-            text.
+        length: Maximum number of words of a text, L; ``fitted`` lowers it to the number of words of
+            the longest training text.
         words: The vocabulary in the order of its numbers, from 1; empty before ``fitted``.
         embeddings: SHA-256 (hex) of the file of the words' vectors, or "".
-        packed: The vectors, as text.
+        packed: The words' vectors, as text; empty if networks learn them.
         augmentation: ``none``.
     """
 
@@ -112,7 +112,10 @@ class Texts(Inputs, kind="texts"):
         return {word: number for number, word in enumerate(self.words, PADDING + 1)}
 
     def fitted(self, train: Rows) -> Self:
-        """Return the inputs with vocabulary (ties by alphabet), length and vectors of ``train``."""
+        """Return the inputs with vocabulary, length and words' vectors for the training rows.
+
+        Equally frequent words are ordered alphabetically.
+        """
         texts = [Counter(words_of(text)) for text in train.read(0, len(train))]
         counts: Counter[str] = Counter()
         for text in texts:
@@ -134,7 +137,7 @@ class Texts(Inputs, kind="texts"):
         return rows
 
     def check(self, values: np.ndarray) -> None:
-        """Raise ``ValueError`` unless values are int32 (N, L) and numbers of words."""
+        """Raise ``ValueError`` unless values are int32 (N, L), and numbers of words or padding."""
         super().check(values)
         for number in (values.min(), values.max()) if len(values) else ():
             if not PADDING <= number <= len(self.words):

@@ -66,16 +66,17 @@ class Cifar10Reader(TorchvisionReader):
 
 @SOURCES.register("cifar100")
 class Cifar100Reader(Cifar10Reader):
-    """CIFAR-100 (Krizhevsky, 2009), the 100 fine labels: 50,000 and 10,000 images, RGB, 32 x 32."""
+    """CIFAR-100 (Krizhevsky, 2009), fine labels: 50,000 training, 10,000 test images, 32 x 32."""
 
     dataset = "CIFAR100"
     classes = FINE_CLASSES
 
 
 def long_tail_counts(largest: int, classes: int, ratio: float) -> np.ndarray:
-    """Return the exponential profile of Cui et al. (2019), (K,), int64.
+    """Return the number of images per class, (K,), int64: an exponential profile.
 
-    Class k keeps ``floor(largest * ratio ** (-k / (K - 1)))`` images, at least one.
+    As in Cui et al. (2019), class k has ``floor(largest * ratio ** (-k / (K - 1)))`` images, at
+    least one.
     """
     share = ratio ** (-np.arange(classes) / (classes - 1))
     # The summand avoids a floor of 99 if rounding makes 100 slightly smaller.
@@ -83,7 +84,7 @@ def long_tail_counts(largest: int, classes: int, ratio: float) -> np.ndarray:
 
 
 class LongTailMixin(Reader):
-    """Removes training images of a reader so that classes have a long tail; keeps the test set.
+    """Removes training images so that class sizes have a long tail; keeps all test images.
 
     Attributes:
         ratio: Size of the largest class divided by that of the smallest, at least 1; from

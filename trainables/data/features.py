@@ -34,7 +34,7 @@ ENDINGS = (".npz", ".npy", *TABLES)
 
 @dataclass(frozen=True)
 class FeatureShape(InputShape):
-    """The constants of features.
+    """The width and the statistics of features, from which a network is built.
 
     Attributes:
         width: D, the number of features.
@@ -54,7 +54,7 @@ class FeatureShape(InputShape):
         return torch.zeros(1, self.width, device=device)
 
     def class_weights(self, model: str) -> np.ndarray:
-        """Return the scaled unit embedding of each class, (K, D), a model's initial weights."""
+        """Return a model's initial weights: the scaled unit embedding of each class, (K, D)."""
         if not self.classes:
             raise InputError(
                 f"model {model!r} starts from class embeddings; add an array class_embeddings "
@@ -228,7 +228,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Return the name of each array in the file, by its plain name; check for missing ones."""
+        """Return ``known_names``, after checking that each part has features and labels."""
         names = known_names(self._arrays)
         parts = [part for part in PARTS if {f"features_{part}", f"labels_{part}"} & names.keys()]
         needed = [f"{kind}_{part}" for part in ("train", *parts) for kind in ("features", "labels")]
@@ -241,7 +241,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     @cached_property
     def _checked(self) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Check everything but values; return the labels of each part and the names of classes."""
+        """Return the labels of each part and the names of classes; check all but the features."""
         names = self._names
         parts = [part for part in PARTS if f"features_{part}" in names]
         try:
@@ -265,7 +265,7 @@ class FeaturesReader(PathReader, OutlinedReader):
             raise ValueError(f"{name} has {width} features, {first} has {expected}")
         labels = read_labels(self._arrays, label, classes)
         if len(labels) != count:
-            raise ValueError(f"{name} has {count} rows but {label} {len(labels)} labels")
+            raise ValueError(f"{name} has {count} rows but {label} has {len(labels)} labels")
         return labels
 
     def _shape(self, name: str) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ PART_NAME = re.compile(
 GREY_MODES = ("1", "L")
 LARGEST_SIDE = 224  # Usual for networks for photographs; a limit, because memory has all images.
 LAYOUT = (
-    "use PATH/<class>/<image>, of which `split.test` is held out, or PATH/train/<class>/<image> "
+    "use PATH/<class>/<image> (`split.test` is held out), or PATH/train/<class>/<image> "
     "and PATH/test/<class>/<image>"
 )
 
@@ -64,7 +64,7 @@ class FolderReader(PathReader, ListedReader):
         return images_info(self.name, self.path, classes, train, rule), train, test
 
     def test_paths(self) -> list[Path]:
-        """Return the folder ``test``, or else all class folders."""
+        """Return the folder ``test``, or else all class folders; none if the path is missing."""
         if is_parted(self.path):
             return [self.path / "test"]
         return [self.path / name for name in subfolders(self.path)] if self.path.is_dir() else []
@@ -102,9 +102,10 @@ def _refuse_parts(folder: Path, classes: Sequence[str]) -> None:
 
 
 def stack_images(paths: Sequence[Path | BinaryIO], train: int) -> np.ndarray:
-    """Return images in one size, (N, H, W, 1), or (N, H, W, 3) with colour.
+    """Return images in one size, uint8 (N, H, W, 1) if all are grey, else (N, H, W, 3).
 
-    The size depends on the first ``train`` images, which are the training images.
+    If their sizes differ, they become squares: their sides have the median length of the shorter
+    sides of the first ``train`` images (the training images), at most ``LARGEST_SIDE``.
     """
     sizes, modes = zip(*map(glance, paths), strict=True)
     mode = "L" if set(modes) <= set(GREY_MODES) else "RGB"

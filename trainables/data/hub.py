@@ -76,7 +76,7 @@ class HubReader(TextsReader):
         return [self.path, *(path for paths in self._parts_of_files() for path in paths)]
 
     def test_paths(self) -> list[Path]:
-        """Return the files with test rows, and the files that these link to."""
+        """Return the files of the test split, or of the only split, and the files they link to."""
         parts = self._parts_of_files()
         paths = parts[-1] if parts else []
         return [*paths, *(path.resolve() for path in paths)]
@@ -156,7 +156,7 @@ class HubReader(TextsReader):
         return classes, labels
 
     def _content(self) -> tuple[str, str, str]:
-        """Return ``image`` or ``text``, its column, and the column of labels."""
+        """Return the kind of rows (``image`` or ``text``), and the columns of rows and labels."""
         features = self._features()
         kinds = {kind: [n for n, f in features.items() if f.kind == kind] for kind in _KINDS}
         labels = kinds["ClassLabel"] or [name for name in LABELS if name in features]
@@ -168,7 +168,7 @@ class HubReader(TextsReader):
         return "text", self._choose("text", texts, ("text",)), label
 
     def _choose(self, role: str, candidates: Sequence[str], usual: Sequence[str]) -> str:
-        """Return the column named in the settings, or the only likely column."""
+        """Return the column named in the settings, or the only likely one, or raise an error."""
         features, named = self._features(), self.settings.get(role)
         likely = [name for name in usual if name in candidates] or candidates
         if named in features or (named is None and len(likely) == 1):

@@ -19,7 +19,7 @@ PARTS = ("train", "val", "test")
 
 
 class LongTailListsReader(PathReader, PublishedReader, ListedReader):
-    """Long-tailed training images, and balanced validation and test images, from lists.
+    """A data set whose lists name long-tailed training and balanced validation and test images.
 
     Attributes:
         prefix: Prefix of the lists' names.
@@ -83,7 +83,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return [self.path / f"{self.prefix}_{part}.txt" for part in PARTS]
 
     def _listed(self, path: Path, named: dict[int, str]) -> Listing:
-        """Return the images of a list; the first list, of training images, fills ``named``."""
+        """Return a list's images and labels; the first list fills ``named`` (folder by label)."""
         names = not named
         listing = []
         for number, words in read_words(path):
@@ -95,7 +95,8 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
             name = "/".join(place.split("/")[1:-1])
             if names and named.setdefault(label, name) != name:
                 raise InputError(
-                    f"{path}, line {number}: class {label} is {named[label]!r} and {name!r}"
+                    f"{path}, line {number}: class {label} has the folders {named[label]!r} and "
+                    f"{name!r}"
                 )
             if label not in named:
                 raise InputError(f"{path}, line {number}: class {label} has no training image")
@@ -106,7 +107,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return listing
 
     def _found(self, place: str, name: str) -> Path | None:
-        """Return an image's path; an image of a flat folder may also be in a class folder."""
+        """Return an image's path, or None; ``FOLDER/FILE`` may also be ``FOLDER/CLASS/FILE``."""
         folder, _, file = place.partition("/")
         below = [place] if "/" in file else [place, f"{folder}/{name}/{file}"]
         return next(filter(Path.is_file, map(self._images.joinpath, below)), None)

@@ -61,7 +61,7 @@ class ImageArrays:
         )
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array, images as uint8."""
+        """Return an array; images are converted to uint8 with channels last, or refused."""
         values = self._archive.read(self._given.get(name, name))
         if not name.startswith("x_"):
             return values
@@ -144,7 +144,7 @@ class NpzReader(PathReader, OutlinedReader):
         return archive
 
     def _checked(self, archive: ImageArrays) -> Checked:
-        """Check everything but pixels; return labels by part, class names and an image's shape."""
+        """Return labels by part, class names and an image's shape; check all but the pixels."""
         try:
             parts = [part for part in PARTS if f"x_{part}" in archive.names]
             rows = [_image_shape(archive, part) for part in parts]
@@ -180,7 +180,8 @@ def _labels(archive: ImageArrays, part: str, classes: tuple[str, ...]) -> np.nda
     name, images = f"y_{part}", archive.header(f"x_{part}")
     labels = read_labels(archive, name, classes)
     if images.shape[0] != len(labels):
-        raise ValueError(f"x_{part} has {images.shape[0]} images but {name} {len(labels)} labels")
+        count = images.shape[0]
+        raise ValueError(f"x_{part} has {count} images but {name} has {len(labels)} labels")
     return labels
 
 
@@ -194,7 +195,11 @@ def read_labels(arrays: NamedArrays, name: str, classes: tuple[str, ...]) -> np.
 
 
 def named_classes(arrays: NamedArrays, name: str | None) -> tuple[str, ...]:
-    """Return the class names in an array; none if ``name`` is None."""
+    """Return the class names in an array; empty if ``name`` is None.
+
+    Raises:
+        ValueError: If they are not two or more different strings or integers, (K,).
+    """
     if name is None:
         return ()
     classes = arrays.read(name)
@@ -232,7 +237,9 @@ def match_labels(
         _check_seen(labels, classes)
     elif unseen:
         missing = f"{len(unseen)} of {len(classes)} classes, such as {classes[unseen[0]]!r}"
-        note(path, f"no training rows of {missing}; only `probe` and `clip-adapter` know them")
+        note(
+            path, f"no training rows of {missing}; only `probe` and `clip-adapter` can predict them"
+        )
     return labels, classes
 
 
@@ -242,7 +249,7 @@ def _own_classes(train: np.ndarray, name: str) -> tuple[str, ...]:
 
 
 def _numbered(train: np.ndarray, name: str) -> tuple[str, ...]:
-    """Return the names ``0``, ``1`` ... up to the largest of the labels ``train`` (N,)."""
+    """Return the names ``0``, ``1`` ... up to the largest label in ``train`` (N,); refuse gaps."""
     present = np.unique(train)
     gap = np.flatnonzero(present != np.arange(len(present)))
     if len(gap):  # Labels with gaps are codes, not class indices.

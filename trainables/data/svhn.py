@@ -11,7 +11,7 @@ MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 class SvhnReader(TorchvisionReader):
     """SVHN (Netzer et al., 2011), cropped digits: 73,257 training and 26,032 test images, RGB.
 
-    Images are not flipped, because mirrored digits are no digits.
+    Images are not flipped, because mirrored digits are not digits.
     """
 
     inputs = Images((32, 32), 3, MEAN, STD, augmentation="none")

@@ -130,7 +130,7 @@ class TextsReader(OutlinedReader):
         return read_table(path, self.columns) if path.suffix in TABLES else read_lines(path)
 
     def _lines(self) -> list[Path]:
-        """Return the existing files of lines or rows, training texts first."""
+        """Return the files of lines or rows, training texts first; empty if there are none."""
         if self.path.name.endswith(ENDINGS):
             return [self.path]
         found = {
@@ -160,7 +160,7 @@ def _is_text(path: Path) -> bool:
 
 
 def read_files(listing: Listing) -> LabelledTexts:
-    """Return the texts of files."""
+    """Return the texts in files, with the files' labels."""
     texts = [_text(read_content(path), str(path)) for path, _ in listing]
     return LabelledTexts.of(texts, labels_of(listing))
 

@@ -7,7 +7,7 @@ from trainables.data._source import SOURCES
 
 @SOURCES.register("tiny-imagenet")
 class TinyImageNetReader(OfficialReader):
-    """Tiny-ImageNet (Stanford CS231n, 2015): 200 classes, 100,000 and 10,000 images, 64 x 64.
+    """Tiny-ImageNet (CS231n, 2015): 200 classes, 100,000 training and 10,000 test images, 64 x 64.
 
     Official layout: ``train/<wnid>/images/*.JPEG``, ``val/images``, ``val/val_annotations.txt``.
     The official test images have no labels, so the official validation images are the test set, as

@@ -60,7 +60,7 @@ class Voc2012Reader(MaskedReader):
         return super().labels() if self.path.is_dir() else None
 
     def test_paths(self) -> list[Path]:
-        """Return images and masks of the list ``val``, and the archive."""
+        """Return images and masks of the list ``val``, if they are unpacked, and the archive."""
         archive = self.root / "VOCtrainval_11-May-2012.tar"
         return [*super().test_paths(), archive] if self.path.is_dir() else [archive]
 

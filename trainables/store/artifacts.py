@@ -40,7 +40,7 @@ from trainables.store.locks import ArtifactLock, Lease
 class Checkpoint:
     """The file with the state of an unfinished stage; it outlives the trial and the driver.
 
-    With a ``cache``, the bucket's state is used if it is newer.
+    With a ``cache``, the file is also an object in a bucket.
     """
 
     def __init__(self, path: Path, cache: Cache | None = None) -> None:
@@ -50,7 +50,7 @@ class Checkpoint:
         return str(self.path)
 
     def exists(self) -> bool:
-        """Return True if a state is stored."""
+        """Return True if a state is stored; a newer one in the bucket is fetched first."""
         if self._cache is not None:
             with suppress(AwayError):
                 return self._cache.fetch(self.path)
@@ -83,7 +83,7 @@ class Checkpoint:
         return dict(torch.load(self.path, map_location="cpu", weights_only=True))
 
     def remove(self) -> None:
-        """Remove the file if it exists."""
+        """Remove the file, and its object in the bucket, if they exist."""
         if self._cache is None:
             self.path.unlink(missing_ok=True)
         else:
@@ -103,7 +103,7 @@ def stage_key(stage: str, **determinants: Any) -> str:
     """Return the key of a stage's outcome: a SHA-256 of everything that determines it.
 
     Args:
-        stage: ``train``, ``features``, ``refine``, ``calibrate`` or ``evaluate``.
+        stage: The stage's name, such as ``train``, ``features`` or ``evaluate``.
         **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key. The order of
             names has no effect, and 6 is the same number as 6.0.
 
@@ -151,7 +151,7 @@ class Artifact:
 
     @property
     def upstream(self) -> ArtifactRef | None:
-        """Return the previous stage's outcome; None for a training."""
+        """Return the stage and key of the outcome that this one was computed from, or None."""
         request = self.record["request"]
         key = request["upstream"]
         return None if key is None else ArtifactRef(request["upstream_stage"], key)
@@ -165,8 +165,8 @@ class ArtifactStore:
     """A folder of artifacts, safe for many processes at once.
 
     An artifact is never half written: its draft is renamed at the end, and it is on the disk when
-    ``write`` returns. An artifact whose files do not match their manifest is removed and counts as
-    missing, so that it is computed again.
+    ``write`` returns. ``find`` removes an artifact whose files do not match their manifest, so that
+    it is fetched or computed again.
 
     For a bucket, the store is the folder ``artifacts`` of its local copy (see ``storage_folder``):
     missing artifacts are fetched from the bucket, new ones are sent in the background, and locks
@@ -191,8 +191,9 @@ class ArtifactStore:
 
     @permitted()
     def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
-        """Return an intact artifact, or None if it is missing or ``ref`` has no key.
+        """Return an intact artifact; None if it is missing or damaged, or ``ref`` has no key.
 
+        An artifact that is not in the local folder is fetched from the bucket, if there is one.
         With ``whole``, an artifact whose weights were removed counts as missing.
         """
         if not ref.key:  # Its path would be the folder of all artifacts of the stage.
@@ -214,7 +215,7 @@ class ArtifactStore:
         return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))
 
     def fault(self, ref: ArtifactRef) -> str:
-        """Return why ``find`` did not return an artifact: which file is damaged or missing."""
+        """Return why ``find`` did not return an artifact: it is missing, or how it is damaged."""
         return self._damaged.get(ref, f"{self.path(ref)} is missing")
 
     def holds(self, ref: ArtifactRef) -> bool:
@@ -222,7 +223,7 @@ class ArtifactStore:
         return self.path(ref).exists()
 
     def contains(self, ref: ArtifactRef) -> bool:
-        """Return True if an artifact exists with its weights; damage is not checked."""
+        """Return True if the folder or bucket has an artifact with its weights, damaged or not."""
         if not ref.key:
             return False
         path = self.path(ref)
@@ -264,7 +265,7 @@ class ArtifactStore:
         return self._cache is not None and self._cache.pull(self.path(ref))
 
     def metrics(self, ref: ArtifactRef) -> dict[str, float]:
-        """Return the metrics in an artifact's record; damage is not checked."""
+        """Return the metrics in an existing artifact's record; damage is not checked."""
         path = self.path(ref)
         self.fetch_folder(path)
         return dict(json.loads((path / RECORD).read_text(encoding="utf-8"))["metrics"])
@@ -307,16 +308,16 @@ class ArtifactStore:
         return Artifact(ref, directory, record)
 
     def deliver(self) -> int:
-        """Send all waiting files and folders to the bucket; return how many still wait."""
+        """Send unsent files and folders to the bucket; return how many are still unsent."""
         return 0 if self._cache is None else self._cache.deliver()
 
     def settle(self) -> None:
-        """Wait until the bucket has all artifacts or does not answer; see ``Cache.settle``."""
+        """Wait until the bucket has all files of this process; see ``Cache.settle``."""
         if self._cache is not None:
             self._cache.settle()
 
     def share(self, path: Path) -> None:
-        """Send another file of the storage to the bucket, if there is one."""
+        """Send a file of the storage that is not an artifact to the bucket, if there is one."""
         if self._cache is not None:
             self._cache.keep(path)
 
@@ -326,7 +327,7 @@ class ArtifactStore:
             self._cache.pull(path)
 
     def fetch_plugins(self, codes: Iterable[str]) -> None:
-        """Fetch missing copies of plugins, by the hashes of their code."""
+        """Fetch missing copies of plugins from the bucket; ``codes`` are hashes of their code."""
         for code in codes:
             self.fetch_folder(self.root.parent / PLUGINS / code)
 
@@ -352,7 +353,7 @@ def _damage(directory: Path) -> str:
 
 
 def _remove_damaged(path: Path) -> None:
-    """Remove an artifact that is still damaged or lacks its weights, so that it can be replaced."""
+    """Remove the file or folder at a path, unless it is an intact artifact with its weights."""
     if path.is_file():
         path.unlink()
     elif path.exists() and (_damage(path) or (path / DROPPED).exists()):

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def client_options() -> Any:
-    """Return obstore's timeouts; allow plain HTTP if AWS_ENDPOINT_URL uses it."""
+    """Return obstore's options: timeouts, and plain HTTP if AWS_ENDPOINT_URL uses it."""
     return {
         "timeout": "600s",
         "read_timeout": "20s",
@@ -52,7 +52,7 @@ def client_options() -> Any:
 
 
 class Found(NamedTuple):
-    """An object: its content, the tag of this version, and its time of writing."""
+    """An object: its content, the tag of its present version, and the time of writing."""
 
     content: bytes
     tag: str
@@ -78,7 +78,8 @@ class Bucket:
         address: The address, without a login.
         patient: Whether to retry after temporary faults.
 
-    All methods raise ``AwayError`` if the bucket does not answer, ``StorageError`` if it refuses.
+    All methods raise ``AwayError`` if the bucket does not answer, and ``StorageError`` if it
+    refuses the request.
     """
 
     def __init__(self, address: str, patient: bool = True) -> None:
@@ -109,7 +110,7 @@ class Bucket:
         return self._tried(lambda: str(self._store.head(name)[self._version]), None)
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Write an object to a file, whole or not at all; return False if it does not exist."""
+        """Write an object to a file, whole or not at all; return False if there is no object."""
 
         def fetch() -> bool:
             chunks = self._store.get(name).stream(min_chunk_size=8 << 20)
@@ -126,11 +127,11 @@ class Bucket:
         self._tried(lambda: self._store.put(name, content))
 
     def create(self, name: str, content: bytes) -> str | None:
-        """Write a new object; return its tag, or None if the name is taken."""
+        """Write a new object and return its tag; None if the name is taken by other content."""
         return self._put_if(name, content, "create")
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:
-        """Overwrite version ``tag`` of an object; return the new tag, or None on a mismatch."""
+        """Overwrite an object that has this tag and return its new tag; None if it has changed."""
         return self._put_if(name, content, {self._version: tag})
 
     def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
@@ -174,7 +175,7 @@ class Bucket:
         self._tried(lambda: self._store.delete(name), None)
 
     def _tried(self, action: Callable[[], T], *absent: T) -> T:
-        """Return the result of an action, with retries; ``absent`` is that for a missing object."""
+        """Return the result of an action, with retries; ``absent`` is used for a missing object."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()

@@ -38,13 +38,14 @@ class Cache:
     """A local folder and the objects with the same names in a bucket.
 
     A thread of this process sends each written file and retries until the bucket has it, so that
-    no outage ends a sweep. If this process ends too early, ``deliver`` of another one finds a note
-    on the disk and sends the file. The manifest of a folder is sent last and never changed; a
-    folder without one does not count as stored. The objects of its files have hashes in their
+    no outage ends a sweep. If this process ends too early, ``deliver`` of another process finds a
+    note on the disk and sends the file. The manifest of a folder is sent last and never changed; a
+    folder without one does not count as stored. The other objects of a folder have hashes in their
     names, so that files of two writers cannot mix.
 
-    ``notice`` receives a message when the bucket stops answering or a folder in it is damaged.
-    Methods that fetch raise the errors of ``Bucket``.
+    ``notice`` receives a message when the bucket stops answering or a folder is damaged. ``fetch``
+    and ``replace`` raise the errors of ``Bucket``; ``has``, ``pull`` and ``remove`` do not raise
+    ``AwayError``.
     """
 
     def __init__(self, folder: Path, address: str, notice: Callable[[str], None]) -> None:
@@ -62,7 +63,7 @@ class Cache:
         return path.relative_to(self.folder).as_posix()
 
     def promise(self, path: Path) -> None:
-        """Note on the disk that a path, which is about to be written, must be sent."""
+        """Note on the disk that a file or folder, which is about to be written, must be sent."""
         note = self._note(self.name(path))
         make_folders(note.parent)
         write_whole(note, self.name(path), durable=True)
@@ -83,9 +84,12 @@ class Cache:
             self._changed.notify_all()
 
     def settle(self, seconds: float = float("inf")) -> bool:
-        """Wait until everything is sent or the bucket does not answer; return True if all is sent.
+        """Wait until this process has sent all its files; return True if it has.
 
-        Raises ``StorageError`` if the bucket refuses something, for example for lack of rights.
+        Waiting ends early if the bucket does not answer, and after ``seconds``.
+
+        Raises:
+            StorageError: If the bucket refused a file, for example for lack of rights.
         """
         with self._changed:
             limit = None if seconds == float("inf") else seconds
@@ -95,7 +99,10 @@ class Cache:
             return not self._queue
 
     def deliver(self, seconds: float = LONGEST_PAUSE) -> int:
-        """Send all waiting items, also of other processes; return how many still wait."""
+        """Send unsent files and folders, also those of other processes, for at most ``seconds``.
+
+        Returns how many are still unsent. Raises ``StorageError`` if the bucket refuses one.
+        """
         for name in self._noted():
             self.keep(self.folder / name)
         end = time.monotonic() + seconds
@@ -112,7 +119,7 @@ class Cache:
                 if (self.folder / name).exists():
                     found.append(name)
                 elif time.time() - note.stat().st_mtime > RECENT_SECONDS:
-                    note.unlink(missing_ok=True)  # Nothing was stored, or it was removed since.
+                    note.unlink(missing_ok=True)  # It was never written, or was removed later.
         return found
 
     def _note(self, name: str) -> Path:
@@ -147,7 +154,7 @@ class Cache:
             pause = min(2 * pause, LONGEST_PAUSE) if away else 1.0
 
     def _sent(self, name: str) -> OSError | InputError | None:
-        """Send a file or folder; return the error, if any."""
+        """Send a file or folder if it still exists; return the error, if any."""
         path = self.folder / name
         try:
             if path.is_dir():
@@ -184,7 +191,10 @@ class Cache:
         return self._asked(lambda: self.bucket.tag(name) is not None)
 
     def _asked(self, ask: Callable[[], bool | None]) -> bool:
-        """Return the answer to a request; False if the bucket is, or recently was, silent."""
+        """Return the answer to a request, or False if the bucket does not answer.
+
+        After that, it returns False without a request for ``LONGEST_PAUSE`` seconds.
+        """
         if time.monotonic() >= self._silent_until:
             try:
                 return bool(ask())
@@ -194,9 +204,12 @@ class Cache:
         return False
 
     def pull(self, folder: Path) -> bool:
-        """Fetch a folder if the bucket has it completely; return True if it is now on the disk.
+        """Fetch a folder; return True if it is now on the disk.
 
-        Raises ``StorageError`` if it cannot be written here or the bucket refuses the request.
+        Returns False if the bucket does not answer, or does not have the folder intact.
+
+        Raises:
+            StorageError: If the folder cannot be written here, or the bucket refuses the request.
         """
         return self._asked(lambda: self._pull(folder))
 
@@ -261,12 +274,16 @@ class Cache:
         self._asked(lambda: self.bucket.remove(self.name(path)))
 
     def each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
-        """Run an action for several names at once and wait for all; raise the action's error."""
+        """Run an action for each name, several at once; raise the first error."""
         for _ in self._pool.map(action, names):
             pass
 
     def _trim(self) -> None:
-        """Remove the oldest artifacts that the bucket has, until the size limit is met."""
+        """Remove artifacts that the bucket has, longest unused first, until the size limit is met.
+
+        Artifacts used within ``RECENT_SECONDS`` stay. The size is measured at most once in a tenth
+        of this time.
+        """
         if time.monotonic() - self._measured < RECENT_SECONDS / 10:
             return
         self._measured = time.monotonic()
@@ -284,7 +301,7 @@ class Cache:
 
 
 class _TornError(Exception):
-    """An object does not match the manifest."""
+    """An object is missing or does not match the manifest."""
 
 
 def _listed(manifest: bytes) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from trainables.common.files import LOCK_MODE, permitted
 from trainables.common.pulse import beat
 from trainables.store.bucket import Bucket
 
-# A holder without a sign of life for so long counts as stopped: a scheduler may have ended its
-# trial, and its process keeps the lock until it gets another trial.
+# A holder that gives no sign of life for this time counts as stopped: a scheduler may have ended
+# its trial, while the process keeps the lock until it gets another trial.
 PATIENCE_SECONDS = 600.0
 
 
@@ -29,8 +29,8 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
     """The lock of the process that computes an artifact, on a file that all nodes share.
 
     As a context manager it waits until the lock is free. If its holder dies, the lock is released.
-    ``take`` ignores a silent holder: computing a stage twice wastes time, but waiting forever is a
-    deadlock.
+    ``take`` ignores a holder that was silent for ``PATIENCE_SECONDS``: computing a stage twice
+    wastes time, but waiting forever is a deadlock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
 
     @permitted()
     def take(self) -> bool:
-        """Return True if this process may compute the artifact, False while another one does."""
+        """Return True if this process may compute the artifact, False if another process does."""
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
@@ -71,18 +71,19 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
 
 
 BEAT_SECONDS = 10.0  # Time between two signs of life.
-SILENT_SECONDS = 35.0  # A holder without a sign of life for so long counts as dead.
+SILENT_SECONDS = 35.0  # A holder that gives no sign of life for this time counts as dead.
 LOOK_SECONDS = 1.0  # Time between two checks of a lock that another process holds.
 
 
 class Lease(AbstractContextManager["Lease"]):
     """The lock of a process that computes an artifact or runs a sweep, for users of one bucket.
 
-    A thread renews the lease. Another process can take it once the holder has released it, died,
-    fallen silent, or not called ``keep`` for ``patience`` seconds; ``take`` never compares the
-    clocks of two machines. Writes are conditional, so that only one of two simultaneous calls of
-    ``take`` succeeds. If the bucket does not answer, ``take`` succeeds (computing twice is better
-    than a standstill), but ``claim`` fails.
+    A thread renews the lease while the last call of ``keep`` is at most ``patience`` seconds ago.
+    Another process can take the lease if the holder released it, died on the same machine, or did
+    not renew it for ``SILENT_SECONDS``; ``take`` never compares the clocks of two machines. Writes
+    are conditional, so that only one of two simultaneous calls of ``take`` gets the lease. If the
+    bucket does not answer, ``take`` returns True without it (computing twice is better than a
+    standstill), but ``claim`` fails.
 
     Args:
         bucket: The bucket of the lease.
@@ -107,7 +108,11 @@ class Lease(AbstractContextManager["Lease"]):
         self._guard = threading.Lock()
 
     def take(self) -> bool:
-        """Return True if this process holds the lease now, False while another one does."""
+        """Return True if this process may compute: it has the lease, or the bucket gives no answer.
+
+        Returns False while another process holds the lease, and within ``LOOK_SECONDS`` of the
+        last attempt.
+        """
         if self._tag is not None:
             return True
         now = time.monotonic()
@@ -138,7 +143,7 @@ class Lease(AbstractContextManager["Lease"]):
                 raise taken(self.holder())
             time.sleep(LOOK_SECONDS)
         if self._tag is None:
-            raise AwayError(f"storage {self._bucket.address} gives no answer")
+            raise AwayError(f"storage {self._bucket.address} does not answer")
 
     def _taken_over(self) -> str | None:
         found = self._bucket.get(self._name)
@@ -153,19 +158,22 @@ class Lease(AbstractContextManager["Lease"]):
         return None
 
     def holder(self) -> str:
-        """Return the ``who`` of the present or last holder."""
+        """Return the ``who`` of the present or last holder, or "" if the lease was never taken."""
         found = self._bucket.get(self._name)
         return str(_parsed(found.content).get("who", "")) if found else ""
 
     def is_held(self) -> bool:
-        """Return True if any process holds the lease, judged by this machine's clock."""
+        """Return True if a process, perhaps this one, has the lease and renewed it recently.
+
+        The bucket's time of the renewal may be at most 35 seconds before this machine's clock.
+        """
         found = self._bucket.get(self._name)
         if found is None or _is_free(_parsed(found.content)):
             return False
         return time.time() - found.written.timestamp() < SILENT_SECONDS
 
     def keep(self) -> None:
-        """Confirm that the lease is still needed."""
+        """Confirm that this process still needs the lease."""
         self._kept = time.monotonic()
 
     def release(self) -> None:

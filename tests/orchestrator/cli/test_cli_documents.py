@@ -41,7 +41,7 @@ DOCUMENTS = {
     "NUL": (GOOD + "storage: a\0b\n", "special characters are not allowed"),
     "NUL in a path": (GOOD + 'storage: "a\\0b"\n', r"'a\x00b' cannot be a path"),
     "NUL in a data set": (GOOD.replace("digits,", '"npz:a\\0b",', 1), r"a\x00b' cannot be a path"),
-    "half a character": (GOOD.replace("small", '"\\ud800"'), "has half a character"),
+    "half a character": (GOOD.replace("small", '"\\ud800"'), "has half a surrogate pair"),
     "no character": (GOOD + 'storage: "\\UFFFFFFFF"\n', "cannot be read as YAML"),
     "version without end": (f"%YAML 1.{'1' * 5000}\n---\n{GOOD}", "cannot be read as YAML"),
     "no address": (GOOD + "tracking: {uri: 'http://[host'}\n", ""),

@@ -109,7 +109,7 @@ def test_bad_files_are_one_line_errors(tmp_path, arrays, kind, text):
         ("missing.npz", ": no such file"),
         ("text.npz", " is not an intact .npz archive: "),
         ("cut.npz", " is not an intact .npz archive: "),
-        ("logits.csv", ": no columns of labels (it has 'no arrays here'); name one column label"),
+        ("logits.csv", ": no columns of labels (it has 'no arrays here'); name one column `label`"),
         ("logits.txt", ": expected an ending of .npz, "),
         ("text.p", ": cannot be read as a pickled pair ("),
     ],

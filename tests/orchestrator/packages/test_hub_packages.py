@@ -136,7 +136,7 @@ def test_a_wrong_or_missing_token_is_refused(folder, hub, monkeypatch, token):
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(InputError) as refusal:
         upload(folder, "ada/results", "Results")
-    told = "hf:ada/results: the Hub refuses the token (401); set HF_TOKEN to one with the rights"
+    told = "hf:ada/results: the Hub refuses the token (401); set HF_TOKEN to a token with access"
     assert str(refusal.value) == told
     assert hub.repos == {}
 

@@ -80,7 +80,7 @@ def test_a_sweep_is_refused_where_its_libraries_find_no_room(monkeypatch):
         require_addresses()
     assert lacks_memory(refused.value) == (
         "out of memory or threads (MemoryError: the libraries of a sweep need 4096 MiB of "
-        "addresses); this process is limited to 3369 MiB; raise the limit with `ulimit -v`"
+        "address space); this process is limited to 3369 MiB; raise the limit with `ulimit -v`"
     )
 
 

@@ -80,20 +80,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "other content": (lambda f: (f / "b").write_text("xyz"), "b does not match its checksum"),
     "other checksum": (lambda f: _set(f, "a", "sha256", "0"), "a does not match its checksum"),
     "no checksum": (lambda f: _set(f, "a", "sha256", None), "a does not match its checksum"),
-    "no manifest": (lambda f: (f / MANIFEST).unlink(), "by its manifest.json, FileNotFoundError"),
-    "no JSON": (lambda f: (f / MANIFEST).write_text("{"), "by its manifest.json, JSONDecodeError"),
+    "no manifest": (
+        lambda f: (f / MANIFEST).unlink(),
+        "its manifest.json cannot be used: FileNotFoundError",
+    ),
+    "no JSON": (
+        lambda f: (f / MANIFEST).write_text("{"),
+        "its manifest.json cannot be used: JSONDecodeError",
+    ),
     "a list": (lambda f: (f / MANIFEST).write_text("[]"), "a is not in its manifest.json"),
     "a list of its files": (
         lambda f: (f / MANIFEST).write_text('["a", "b"]'),
-        "by its manifest.json, AttributeError",
+        "its manifest.json cannot be used: AttributeError",
     ),
     "empty facts": (
         lambda f: (f / MANIFEST).write_text('{"a": {}, "b": {}}'),
-        "by its manifest.json, KeyError: 'bytes'",
+        "its manifest.json cannot be used: KeyError: 'bytes'",
     ),
     "deep JSON": (
         lambda f: (f / MANIFEST).write_text("[" * 100_000),
-        "by its manifest.json, RecursionError",
+        "its manifest.json cannot be used: RecursionError",
     ),
     "no facts": (lambda f: (f / MANIFEST).write_text('{"a": 1, "b": 1}'), "TypeError"),
 }

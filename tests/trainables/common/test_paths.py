@@ -44,7 +44,7 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer():
         ("~nouser/x", "cannot be a path: Could not determine home directory"),
         ("a\0b", r"'a\x00b' cannot be a path"),
         ("a\nb", r"cannot be a path: it has the control character '\n'"),
-        ("~nouser/x", "use the whole path of a name that begins with ~"),
+        ("~nouser/x", "use the whole path, or ./~NAME for a file ~NAME"),
         ("\ud800", "cannot be a path"),
         ("x" * 256, "it is too long"),
         ("ü" * 128, "it is too long"),

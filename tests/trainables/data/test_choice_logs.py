@@ -85,7 +85,7 @@ def test_a_folder_of_results_is_one_task_for_each_log(tmp_path: Path) -> None:
         (harness(0, math.nan, -2.0), "row 1: expected the log-likelihood of a choice, got nan"),
         (
             {"target": "18", "filtered_resps": ["18"], "filter": "none"},
-            r"row 1: expected `filtered_resps` .* got \['18'\]; generated answers have none",
+            r"row 1: expected `filtered_resps` .* got \['18'\]; generated answers have no log-likelihoods",
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_wrong_sample_is_told_with_its_row(sample: Any, told: str, tmp_path: P
     [
         ("a.jsonl", "{}\nnot json\n", "a.jsonl: row 0: expected `filtered_resps`"),
         ("a.jsonl", "not json\n", r"a.jsonl: row 0: is not JSON \("),
-        ("a.jsonl", "[]\n", "a.jsonl: row 0: expected an object, got list"),
+        ("a.jsonl", "[]\n", "a.jsonl: row 0: expected a JSON object, got list"),
         ("a.jsonl", "\n", "a.jsonl: the log has no samples"),
         ("a.json", "{}", "a.json has no list `samples`; expected a JSON log of Inspect AI"),
         (

@@ -132,7 +132,10 @@ WRONG = {
         r"features_train: expected numbers \(N, D\), one row per label, "
         r"got float32 \(30,\)",
     ),
-    "lengths": ({"labels_test": LABELS["test"][:5]}, "features_test has 12 rows but labels_test 5"),
+    "lengths": (
+        {"labels_test": LABELS["test"][:5]},
+        "features_test has 12 rows but labels_test has 5",
+    ),
     "widths": (
         {"features_test": FEATURES["test"][:, :3]},
         "features_test has 3 features, features_train",
@@ -183,7 +186,7 @@ def test_wrong_places_are_refused_before_anything_is_read(name, message, tmp_pat
     ("table", "message"),
     [
         ({"label": [0, 1]}, "no columns of features; name them feature_0"),
-        ({"feature_0": [0.5, 1.5]}, "no columns of labels; name one column label"),
+        ({"feature_0": [0.5, 1.5]}, "no columns of labels; name one column `label`"),
         (
             {"label": [0, 1], "feature_0": [0.5, 1.5], "split": ["train", "held"]},
             "column 'split': 'held' in row 1; expected train, validation or test",
@@ -333,7 +336,7 @@ def test_heads_without_class_embeddings_are_refused(tmp_path: Path) -> None:
     [
         (
             {"class_embeddings": EMBEDDINGS[:, :4]},
-            r"class_embeddings: expected a row per class, \(3, 5\) floats, got float32 \(3, 4\)",
+            r"class_embeddings: expected floats \(3, 5\), one row per class, got float32 \(3, 4\)",
         ),
         (
             {"class_embeddings": EMBEDDINGS[:2]},
@@ -341,11 +344,11 @@ def test_heads_without_class_embeddings_are_refused(tmp_path: Path) -> None:
         ),
         (
             {"class_embeddings": EMBEDDINGS[:2], "classes": NAMES},
-            r"class_embeddings: expected a row per class, \(3, 5\) floats, got float32 \(2, 5\)",
+            r"class_embeddings: expected floats \(3, 5\), one row per class, got float32 \(2, 5\)",
         ),
         (
             {"class_embeddings": EMBEDDINGS * [[1], [0], [1]]},
-            "class_embeddings: length 0 in row 1; cosines need finite rows that are not 0",
+            "class_embeddings: row 1 has length 0; cosines need finite rows that are not 0",
         ),
         (
             {"logit_scale": np.float32(-1)},
@@ -362,5 +365,5 @@ def test_wrong_class_embeddings_are_refused(changes: Arrays, message: str, tmp_p
 def test_zero_shot_logits_of_features_without_length_are_refused(tmp_path: Path) -> None:
     test = FEATURES["test"].copy()
     test[7] = 0
-    with pytest.raises(InputError, match=r"features_test: length 0 in row 7; cosines need"):
+    with pytest.raises(InputError, match=r"features_test: row 7 has length 0; cosines need"):
         read_logits(write_zero_shot(tmp_path, features_test=test))

@@ -237,7 +237,7 @@ def test_an_image_that_a_list_names_in_vain_is_told_beforehand(long_tail):
 
 LIST_FAULTS = {
     "a line of one word": ("train/x.JPEG", "expected an image and a class, got 'train/x.JPEG'"),
-    "two folders": ("train/other/x.JPEG 0", "class 0 is 'n01443537' and 'other'"),
+    "two folders": ("train/other/x.JPEG 0", "class 0 has the folders 'n01443537' and 'other'"),
 }
 
 

@@ -199,7 +199,7 @@ def test_a_wrong_token_is_refused_and_no_token_is_shown_or_stored(hub, put, tmp_
     put()
     hub.private.add(NAME)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong_token")
-    told = "hf:ada/pets: the Hub refuses the token (401); set HF_TOKEN to one with the rights"
+    told = "hf:ada/pets: the Hub refuses the token (401); set HF_TOKEN to a token with access"
     assert refusal(read_source, "hf:ada/pets", tmp_path / "root") == told
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     prepare("hf:ada/pets", tmp_path / "root", SplitSpec(), tmp_path / "root" / "p")

@@ -213,7 +213,7 @@ NPZ_FAULTS = {
     ),
     "one label less": (
         _set("y_train", lambda y: y[:-1]),
-        "x_train has 40 images but y_train 39 labels",
+        "x_train has 40 images but y_train has 39 labels",
     ),
     "labels from 1": (
         _set("y_train", lambda y: y + 1),
@@ -452,7 +452,7 @@ def test_an_image_of_another_size_is_told_by_width_and_height(folder):
 
 
 LAYOUT = (
-    "use PATH/<class>/<image>, of which `split.test` is held out, or PATH/train/<class>/<image> "
+    "use PATH/<class>/<image> (`split.test` is held out), or PATH/train/<class>/<image> "
     "and PATH/test/<class>/<image>"
 )
 NO_IMAGE = "has no image (.jpg, .png, .tif and the like)"

@@ -341,7 +341,7 @@ for number in range(60):
 def test_claim_needs_an_answer(address, weather, monkeypatch):
     lease = Lease(Bucket(address), "lock")
     weather.away = True
-    with pytest.raises(AwayError, match="gives no answer"):
+    with pytest.raises(AwayError, match="does not answer"):
         lease.claim(InputError)
     weather.away = False
     monkeypatch.setattr(locks, "LOOK_SECONDS", 0.0)

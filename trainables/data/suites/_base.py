@@ -93,10 +93,13 @@ class Suite(ABC):
     """Further test data of a task, and its metrics; a subclass is a registry entry.
 
     Args:
-        name: The full name, such as ``ood-npz:my.npz``; for the others see ``Reader``.
+        name: The full name, such as ``ood-npz:my.npz``.
+        argument: The text after the entry's name and a hyphen, such as ``npz:my.npz``, or "".
+        root: The folder of downloaded data sets.
 
     Attributes:
-        pool: Name for the averages of metrics over the task's suites with the same pool.
+        pool: Name for the averages of metrics over the task's suites with the same pool; "" for no
+            averages.
     """
 
     pool = ""
@@ -147,10 +150,10 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a stored suite; ``clean`` (M, K) are the test rows' outputs."""
+        """Measure ``outputs`` on a suite; ``clean`` (M, K) has them for the task's test rows."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the metrics of ``judge``, computed from its stored tensors."""
+        """Return the metrics of ``judge`` from its stored tensors, or raise ``InputError``."""
         raise self.refuse("its figures cannot be computed from the stored tensors")
 
     def check_shape(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> None:

@@ -23,9 +23,9 @@ class CorruptionSuite(Suite):
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
         """Return the means and tensors to recompute them.
 
-        The tensors are ``metrics`` (15, 5, M) in the order of ``REPORTED``, and ``confidence``,
-        ``correct`` and ``nll`` (15, 5, N) of every row. All 75 sets of log-probabilities would be
-        300 MB for 10,000 rows of 100 classes, for every configuration and seed.
+        The tensors are ``metrics`` (15, 5, M), M metrics in the order of ``REPORTED``, and
+        ``confidence``, ``correct`` and ``nll`` of N rows, (15, 5, N). Log-probabilities are not
+        stored: for 10,000 rows of 100 classes they would take 300 MB per configuration and seed.
         """
         labels = torch.from_numpy(data.labels().copy())
         table, rows = [], []
@@ -39,7 +39,7 @@ class CorruptionSuite(Suite):
         return _means(metrics), {"metrics": metrics, **stacked}
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the means; accuracy and NLL are recomputed from rows, others from stored sets."""
+        """Return the means; accuracy and NLL are recomputed from the stored values of rows."""
         sets = len(CORRUPTIONS), SEVERITIES
         self.check_shape(tensors, "metrics", (*sets, len(REPORTED)))
         for name in ("confidence", "correct", "nll"):

@@ -19,7 +19,7 @@ class BinsSuite(Suite):
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
-        """Return the usual numbers of bins besides 15; any other is allowed."""
+        """Return the names for 10 and 20 bins; other numbers up to 999,999 are allowed."""
         return [f"{entry}-10", f"{entry}-20"]
 
     @classmethod

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.words import many
 from trainables.data import DatasetInfo, PreparedData
 from trainables.data._prepared import read_array
 from trainables.data._published import FAILURES, Checked, line_of, unpack
@@ -43,8 +44,8 @@ class OfficialCorruptions(CorruptionSuite):
         if form.row != (32, 32, 3):
             height, width = form.size
             raise self.refuse(
-                f"has 32 x 32 images of 3 channels, but {info.name!r} has {width} x {height} of "
-                f"{form.channels}"
+                f"has 32 x 32 images of 3 channels, but {info.name!r} has {width} x {height} "
+                f"images of {many(form.channels, 'channel')}"
             )
         classes = len(self.classes)
         if info.num_classes != classes:

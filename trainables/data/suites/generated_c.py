@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from joblib import Parallel, delayed
 
+from trainables.common.words import many
 from trainables.data import DatasetInfo, PreparedData
 from trainables.data.suites._base import SUITES, Part
 from trainables.data.suites._corruptions import CORRUPTIONS, SEVERITIES, CorruptionSuite
@@ -34,7 +35,7 @@ class GeneratedCorruptions(CorruptionSuite):
             height, width = images.size
             raise self.refuse(
                 f"expected images of 3 channels and at least {LEAST} pixels per side, but "
-                f"{info.name!r} has {width} x {height} of {images.channels}"
+                f"{info.name!r} has {width} x {height} images of {many(images.channels, 'channel')}"
             )
         try:
             importlib.import_module("imagecorruptions")

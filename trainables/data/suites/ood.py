@@ -79,13 +79,13 @@ def _check(inside: Tensor, outside: Tensor) -> None:
 class OodSuite(Suite):
     """``ood-DATASET``: does the confidence separate the task's test images from ``DATASET``?
 
-    Any data set of images is allowed, such as ``ood-svhn`` or ``ood-npz:PATH``, except one with
-    the task's own classes. Its test images, or all images if it has no test set, are converted to
-    the task's size (bilinear, antialiased) and channels.
+    Any data set of images except the task's own is allowed, such as ``ood-svhn`` or
+    ``ood-npz:PATH``; its classes should differ from the task's. Its test images, or all images if
+    it has no test set, are converted to the task's size (bilinear, antialiased) and channels.
 
-    The score is the largest softmax probability (Hendrycks and Gimpel, ICLR 2017) of the whole
-    chain, including the calibrator; its logarithm is compared, so that probabilities near 1 remain
-    different. Metrics are the fractions ``auroc`` and ``fpr95``, with in-distribution as positive.
+    The score is the largest probability, after the calibrator if there is one (Hendrycks and
+    Gimpel, ICLR 2017); its logarithm is compared, so that probabilities near 1 remain different.
+    Metrics are the fractions ``auroc`` and ``fpr95``, with in-distribution as positive.
     With several such suites there are also their means, ``ood/auroc`` and ``ood/fpr95``, as in
     Table 2 of the MaC-Cal paper.
     """
@@ -113,7 +113,7 @@ class OodSuite(Suite):
 
     @property
     def label(self) -> str:
-        """Return ``ood-`` and the data set's name, or the stem of its file or folder."""
+        """Return ``ood-`` and the data set's or file's name; unusual characters become ``_``."""
         kind, _, place = self.argument.partition(":")
         short = Path(place).stem if kind in OWN else self.argument
         return f"ood-{re.sub(r'[^A-Za-z0-9_.-]', '_', short)[:60]}"

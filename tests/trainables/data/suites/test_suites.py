@@ -285,10 +285,10 @@ GENERATED = "expected images of 3 channels and at least 32 pixels per side, but 
     [
         ("cifar10-c", {"classes": 5}, "has 10 classes, but 'npz:.*' has 5"),
         ("cifar100-c", {}, "has 100 classes, but 'npz:.*' has 10"),
-        ("cifar10-c", {"size": 28}, f"{OFFICIAL} 28 x 28 of 3"),
-        ("cifar10-c", {"channels": 1}, f"{OFFICIAL} 32 x 32 of 1"),
-        ("generated-c", {"size": 8}, f"{GENERATED} 8 x 8 of 3"),
-        ("generated-c", {"channels": 1}, f"{GENERATED} 32 x 32 of 1"),
+        ("cifar10-c", {"size": 28}, f"{OFFICIAL} 28 x 28 images of 3 channels"),
+        ("cifar10-c", {"channels": 1}, f"{OFFICIAL} 32 x 32 images of 1 channel"),
+        ("generated-c", {"size": 8}, f"{GENERATED} 8 x 8 images of 3 channels"),
+        ("generated-c", {"channels": 1}, f"{GENERATED} 32 x 32 images of 1 channel"),
         ("ood-digits", {"channels": 4}, "expected images of 1 or 3 channels, but 'npz:.*' has 4"),
     ],
 )
