@@ -40,7 +40,8 @@ class CorrectnessRankingLoss(RankingLoss):
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy`` (divided by log K).
         condition: ``ranking`` or ``margin``, see above.
         margin: Spread of logits above which ``condition="margin"`` penalises, at least 0.
-        reduction: ``mean`` over the rows that are not ignored, or ``sum``; also of the penalty.
+        reduction: ``mean`` or ``sum`` over the rows that are not ignored, of cross-entropy and
+            penalty.
 
     Raises:
         ValueError: When called without ``prepare`` or ``indices``.

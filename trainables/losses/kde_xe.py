@@ -57,8 +57,9 @@ def ece_kde(
         valid: (N,), bool, False for ignored rows.
         bandwidth: Bandwidth of the Dirichlet or beta kernel, above 0; a number or scalar tensor.
         p: Exponent, at least 1.
-        form: One of ``FORMS``. ``canonical`` compares the whole vector and sums over the classes,
-            ``marginal`` each class alone and sums, ``top_label`` the largest probability.
+        form: One of ``FORMS``. ``canonical`` estimates frequencies given the vector of
+            probabilities, ``marginal`` given the probability of one class; both sum the errors
+            over the classes. ``top_label`` uses only the largest probability.
         inner: The result of ``log_inner``, if known; only for ``canonical``.
     """
     if form == "top_label":

@@ -55,8 +55,9 @@ def balancing_weight(
 
     The mixture ``w * linear + (1 - w) * frame`` of logits (N, K) should have a mean confidence of
     ``delta`` times the accuracy. As in the released code, the result is the last mid-point whose
-    gap is smaller than that of w = 1, or 1 if the linear classifier alone is not confident enough.
-    The search ends when the interval is as small as the tolerance.
+    absolute gap is smaller than that of w = 1. It is 1 if there is none, or if the linear
+    classifier alone is not confident enough. The search ends when the interval is as small as the
+    tolerance.
     """
     first_gap = _excess(linear_logits, targets, delta)
     left, right = torch.zeros_like(first_gap), torch.ones_like(first_gap)
@@ -185,7 +186,7 @@ class BalCAL(Scheme):
         return {"balcal_weight": weight}
 
     def _keep(self, logits: Tensor, targets: Tensor) -> None:
-        """Store a step's outputs; the device counts rows, because it may replay the step alone."""
+        """Store a step's outputs; a tensor counts rows, because a GPU may replay the step alone."""
         rows = self._seen + torch.arange(len(targets), device=targets.device)
         self._logits.index_copy_(1, rows, logits)
         self._targets.index_copy_(0, rows, targets)

@@ -527,7 +527,10 @@ def test_a_fit_that_is_interrupted_leaves_nothing_fitted(rows, monkeypatch):
 
 
 def test_other_rows_are_refused_in_one_line(rows):
-    told = r"^logits: 4 classes, but this vs was fitted on 5; calibrators for other numbers of classes: ets, pts,"
+    told = (
+        r"^logits: 4 classes, but this vs was fitted on 5; "
+        r"calibrators for other numbers of classes: ets, pts,"
+    )
     with pytest.raises(InputError, match=told):
         build("vs").fit(*rows)(torch.zeros(2, 4))
     with pytest.raises(InputError, match=r"^labels: expected 0 to 1, got 2 in row 1$"):
