@@ -46,7 +46,7 @@ class StageRequest:
     model: str
     protocol: Mapping[str, Any]  # The protocol's fields.
     seed: int  # Determines everything random.
-    upstream: str | None = None  # Key of the previous stage's artifact; None for ``train``.
+    upstream: str | None = None  # Key of the previous stage's artifact; None for a first stage.
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
     precision: str = "float32"  # The precision of ``train``: ``float32`` or ``bfloat16``.
@@ -156,7 +156,10 @@ class TaskData:
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,): pixels' on the CPU for segmentation, else rows' on the device."""
+        """Return the validation labels (N,).
+
+        They are the labels of pixels, on the CPU, for segmentation, else of rows, on the device.
+        """
         if self.validation_pixels is not None:
             return self.validation_pixels.labels
         return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)
@@ -182,7 +185,7 @@ class StageRun(ABC):
         self.store = store
         self.data = data
         self.epoch = 0
-        self.shared_seconds = 0.0  # Time that another trial spent on a result used by both.
+        self.shared_seconds = 0.0  # Time that another trial spent on features that this run uses.
         self.also: tuple[str, ...] = ()  # Further validation metrics besides the report's.
 
     @classmethod
@@ -204,7 +207,10 @@ class StageRun(ABC):
         """Return the tensors (by file) and facts to store."""
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also computes the ``others`` that cost little in the same pass."""
+        """Return a run that also computes those of ``others`` that cost little in the same pass.
+
+        If there are none, return this run.
+        """
         return self
 
     def ask_for(self, metric: str) -> None:
@@ -249,10 +255,14 @@ class StageRun(ABC):
         return self.store.write(self.request.ref, tensors, record)
 
     def upstream(self) -> Artifact:
-        """Return the previous stage's artifact; compute it again if it is damaged."""
+        """Return the previous stage's artifact.
+
+        If it is missing or damaged, compute it again from ``upstream_request``, or raise
+        ``InputError`` if there is none.
+        """
         stage, key = self.request.upstream_stage, self.request.upstream
         if stage is None or key is None:
-            raise InputError("this stage needs an upstream artifact, but the request has none")
+            raise InputError("this stage needs a previous stage's artifact; the request names none")
         ref, request = ArtifactRef(stage, key), self.request.upstream_request
         if request is None:
             return find_artifact(self.store, ref)

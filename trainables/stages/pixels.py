@@ -1,4 +1,4 @@
-"""Predictions of pixels: metrics of all of them, logits of a sample."""
+"""Predictions of pixels: the metrics of all pixels, and the logits of a sample."""
 
 from collections.abc import Callable
 from typing import TypeAlias
