@@ -81,7 +81,7 @@ class Source:
 
     @property
     def copied(self) -> dict[str, bytes]:
-        """Return the files to copy: the plugin's, and modules that exist only in its folder."""
+        """Return the files to copy: the plugin's, modules only in its folder, and ``IDENTITY``."""
         folder = self.root.parent
         found = [self.brought.modules[name] for name in self.brought.nearby]
         nearby = {str(Path(each.origin).relative_to(folder)): each.content for each in found}

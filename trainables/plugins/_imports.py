@@ -40,7 +40,7 @@ class Brought:
         nearby: Names of modules that exist only in the plugin's folder.
         computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
-        absent: All other names that were looked up, such as those of functions.
+        absent: Names that were looked up but are not in ``modules``, such as those of functions.
     """
 
     modules: Mapping[str, Module]
@@ -198,7 +198,10 @@ def _is_pythons(spec: ModuleSpec) -> bool:
 
 
 def _owner(place: Path) -> Distribution | None:
-    """Return the distribution that owns a file; None if installed from a folder or repository."""
+    """Return the distribution that owns a file.
+
+    Return None if there is none, or if it was installed from a folder or repository.
+    """
     for entry in map(Path, dict.fromkeys(each or os.getcwd() for each in sys.path)):
         if place.is_relative_to(entry) and entry.is_dir():
             line = f"\n{place.relative_to(entry).as_posix()},"
