@@ -127,7 +127,7 @@ class Parameter:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Check the range, and that it contains every published value."""
+        """Check the range, and that it contains every default."""
         if self.type not in ("float", "int", "categorical"):
             raise SpaceError(
                 f"{self.name}: type {self.type!r} is not one of float, int, categorical"
@@ -272,7 +272,10 @@ class SearchSpace:
     def own_values(
         self, values: Mapping[str, Any], dataset: str | None = None, model: str | None = None
     ) -> list[str]:
-        """Return the parameters whose value is a default for this data that no paper gives."""
+        """Return the names of parameters whose value is a default that no paper gives.
+
+        Defaults are those for the data set and model. ``seed`` is left out.
+        """
         # A seed is not a property of the method. ``described`` needs no import of the part.
         named = [n for n, fields in self.described.items() if fields.get("ours") and n != "seed"]
         known = [self.parameters[name] for name in named if name in values]

@@ -62,7 +62,7 @@ class MixupInferenceInTraining(PairAugmentation):
         if one_side**2 < RAREST:
             raise ValueError(
                 f"margin={self.margin!r} is too large for alpha={self.alpha!r}: less than one in "
-                f"{1 / RAREST:.0f} draws has such a distance"
+                f"{1 / RAREST:.0f} pairs of ratios are so far apart; use a smaller margin"
             )
 
     def draw_mixture(

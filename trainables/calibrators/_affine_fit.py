@@ -17,7 +17,7 @@ FLATTEST, TINY = 1e-8, 1e-12
 
 
 def product_precision(num_classes: int) -> torch.dtype:
-    """Return the precision of matrix products, which take nearly all time if K is large."""
+    """Return the precision of matrix products: single for more than 50 classes, to save time."""
     return torch.float32 if num_classes > SINGLE_PRECISION_CLASSES else torch.float64
 
 

@@ -161,7 +161,7 @@ class WeightedLoss(ABC):
     def evaluate(
         self, parameters: Sequence[Tensor], weights: Tensor
     ) -> tuple[float, Sequence[Tensor]]:
-        """Return the sum, with the rows' ``weights`` (N,), and its gradient by each tensor."""
+        """Return the sum of row losses times ``weights`` (N,), and its gradient by each tensor."""
 
     def row_weights(self, losses: Tensor) -> Tensor:
         """Return the weight of each row, (N,), given the rows' losses."""
@@ -234,7 +234,7 @@ class MappedLoss(WeightedLoss):
 def row_terms(
     log_probs: Tensor, labels: Tensor, objective: Objective, masked: Tensor | None = None
 ) -> RowTerms:
-    """Return the terms of calibrated rows (N, K) that an objective needs."""
+    """Return the terms of calibrated rows (N, K); those that an objective does not need are 0."""
     nothing = log_probs.new_zeros(len(labels))
     return RowTerms(
         log_probs.gather(1, labels.unsqueeze(1)).squeeze(1),

@@ -44,7 +44,11 @@ class PulledFit(Protocol):
 def fit_shrunk(
     problem: Callable[[Tensor, Tensor], PulledFit], logits: Tensor, labels: Tensor, tolerance: float
 ) -> tuple[Tensor, FitReport]:
-    """Fit with the pull that is best on held-out rows; ``tolerance`` is for the final fit."""
+    """Fit with the pull that is best on held-out rows.
+
+    If none is better there than temperature scaling, return temperature scaling. ``tolerance`` is
+    for the final fit.
+    """
     whole, pull = problem(logits, labels), _best_pull(problem, logits, labels)
     if math.isinf(pull):
         value = whole.loss(whole.scaled) / len(labels)

@@ -20,7 +20,7 @@ from trainables.calibrators.objectives import Objective
 from trainables.common.fields import fitted, number
 from trainables.common.logit_rows import MASKED, find_masked, row_blocks
 
-SINGLE_PRECISION_CLASSES = 50  # With more classes, matrices are multiplied in single precision.
+SINGLE_PRECISION_CLASSES = 50  # From this number on, matrices are multiplied in single precision.
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
 LEAST_CURVATURE = 1e-12
 

@@ -84,7 +84,7 @@ class ReducedLoss(Loss):
     reduction: str = choice(default="mean", choices=("mean", "sum"), kw_only=True)
 
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
-        """Reduce one value per row, (N,), over the ``valid`` rows (N,)."""
+        """Return the mean or sum of one value per row, (N,), over the ``valid`` rows (N,)."""
         return (masked_sum if self.reduction == "sum" else masked_mean)(values, valid)
 
 
@@ -107,7 +107,7 @@ class MarginLoss(ReducedLoss):
         return {"spared": spared / rows} if rows else {}
 
     def count(self, penalty: Tensor, valid: Tensor) -> None:
-        """In training, count the valid rows and those without a penalty, (N,)."""
+        """In training, count the valid rows, and those of them whose penalty is 0."""
         if self.training:
             self._counts = True
             free = valid & (penalty.detach() == 0)

@@ -112,7 +112,7 @@ def leave_one_out_bandwidth(
 
 
 def _excluded(valid: Tensor) -> Tensor:
-    """Return (N, N), bool: True if column j is ignored or equals row i."""
+    """Return an (N, N) mask: True at (i, j) if row j is ignored or i = j."""
     same = torch.eye(valid.shape[0], dtype=torch.bool, device=valid.device)
     return same.logical_or_(~valid)
 
@@ -122,7 +122,7 @@ def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
 
 
 def log_inner(probs: Tensor, valid: Tensor) -> Tensor:
-    """Return ``sum_k p_jk log p_ik``, (N, N); -1e30 if column j is ignored or equals row i."""
+    """Return ``sum_k p_jk log p_ik`` at (i, j), (N, N); -1e30 if row j is ignored or i = j."""
     inner = probs.log() @ probs.T
     # Hidden from autograd: masked entries have weight 0 and therefore no gradient.
     inner.detach().masked_fill_(~valid, _MASKED).fill_diagonal_(_MASKED)

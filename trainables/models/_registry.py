@@ -118,7 +118,7 @@ def check_model(name: str) -> None:
 
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:
-    """Return the error for an unknown name, with near names or the first of all names."""
+    """Return the error for an unknown name, with similar names or the first known names."""
     listed = known_names(name, known, "models")
     if listed.startswith("there") and len(known) > SHOWN:
         first = [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"]

@@ -61,7 +61,7 @@ class Brought:
 
 
 def combined(own: str, identity: Mapping[str, str]) -> str:
-    """Return one hash of a plugin's own code and everything it imports."""
+    """Return one hash of a plugin's own hash and the ``Brought.identity`` of its imports."""
     if not identity:
         return own
     return hashlib.sha256(f"{own}\n{json.dumps(identity, sort_keys=True)}".encode()).hexdigest()

@@ -42,7 +42,7 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
 
 
 def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
-    """Return the relative path of a part's YAML."""
+    """Return the relative path of a part's YAML file; None if there is none."""
     if source.is_package:
         paths = map(PurePosixPath, sorted(source.files))
         named = (str(path) for path in paths if path.name == f"{name}{SPACE}")

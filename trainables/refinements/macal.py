@@ -248,7 +248,7 @@ class MaCCal(Refinement):
         )
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
-        """Use the new q and draw the epoch's mask."""
+        """Use the new q, and draw a mask if ``resample`` is ``epoch``."""
         head = _masked(head)
         head.q.copy_(head.next_q)
         if not self.changes_batches:
@@ -305,7 +305,7 @@ class MaCCal(Refinement):
         return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
-        """Return the present masks, unless masked weights may change."""
+        """Return the present masks; empty if masked weights may change."""
         frozen = self.restrict_gradient and self.optimizer == "masked"
         return _masked(head).masks() if frozen else {}
 

@@ -33,7 +33,7 @@ class Scheme(CheckedFields):
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network to train, which may be a wrapped or extended one.
 
-        Only ``classify`` may differ: refinements use its ``features``.
+        Its ``features`` must be those of ``network``, because refinements use them.
         """
         return network
 

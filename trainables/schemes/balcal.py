@@ -36,7 +36,7 @@ def frame_of(basis: Tensor) -> Tensor:
 def class_lengths(targets: Tensor, num_classes: int) -> Tensor:
     """Return the length of each class's column in a batch, (K,); rare classes have longer ones.
 
-    ``sqrt((B / number of classes present) / count)``; 1 for a class that is absent.
+    ``sqrt((rows / classes present) / rows of the class)``; 1 for a class that is absent.
     """
     counts = torch.zeros(num_classes, device=targets.device)
     counts.index_add_(0, targets, torch.ones_like(targets, dtype=counts.dtype))

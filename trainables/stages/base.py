@@ -185,7 +185,7 @@ class StageRun(ABC):
         self.store = store
         self.data = data
         self.epoch = 0
-        self.shared_seconds = 0.0  # Time that another trial spent on features that this run uses.
+        self.shared_seconds = 0.0  # Spent by another trial on features that this run uses.
         self.also: tuple[str, ...] = ()  # Further validation metrics besides the report's.
 
     @classmethod

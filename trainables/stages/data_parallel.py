@@ -213,7 +213,7 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
 def lead(size: int, device: torch.device, *setup: Any) -> Team:
     """Start a team's other processes, one per GPU, and return the team.
 
-    ``setup`` is what they need to build their trainers.
+    ``setup`` has the plugins, the request and the folder of the data for their trainers.
     """
     determinism = torch.are_deterministic_algorithms_enabled()
     computing = torch.get_num_threads(), determinism, device.type == "cuda"

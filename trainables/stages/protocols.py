@@ -165,6 +165,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         """Return the protocol with a share, in (0, 1], of its epochs and the same schedule shape.
 
         Epochs and milestones are rounded to the nearest whole number, and are at least 1.
+        ``warmup`` and ``keep_after`` shrink in the same way, but may become 0.
 
         Raises:
             ValueError: If ``share`` is out of range.

@@ -297,7 +297,7 @@ def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) 
     if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
         raise TrainingDivergedError(
             f"validation accuracy collapsed to {after.mean():.1%}; the network's own classifier "
-            f"has {before.mean():.1%}, always choosing the most frequent class {chance:.1%}"
+            f"has {before.mean():.1%}, and always choosing the most frequent class {chance:.1%}"
         )
 
 
