@@ -142,7 +142,7 @@ def _check_sums(sums: Tensor, dtype: torch.dtype) -> None:
     worst = float(sums[(sums - 1).abs().argmax()])
     if abs(worst - 1) > max(SUM_TOLERANCE, 2 * torch.finfo(dtype).eps):
         raise ValueError(
-            f"expected rows of probs to sum to 1, got {worst:.6g}; pass logits by logits=..."
+            f"expected rows of probs to sum to 1, got {worst:.6g}; pass logits as `logits`"
         )
 
 
