@@ -38,7 +38,7 @@ class AffineCalibrator(Calibrator):
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
-        """Return the offset to subtract from each row before the product, (N,)."""
+        """Return the offset that is subtracted from the logits of each row, (N,)."""
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:

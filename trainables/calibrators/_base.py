@@ -44,7 +44,7 @@ class FitReport:
     doubt: str = ""
 
     def after(self, first: Self) -> Self:
-        """Combine with the report of a ``first`` fit: keep this objective and the first doubt."""
+        """Return this report combined with that of a ``first`` fit, whose doubt is kept."""
         return replace(
             self,
             converged=first.converged and self.converged,
@@ -234,7 +234,7 @@ class Calibrator(CheckedFields, ABC):
             raise InputError(f"this {self.name} is not fitted: call fit(logits, labels) first")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the fitted tensors, on the CPU."""
+        """Return the fitted tensors, number of classes and scale of the logits, on the CPU."""
         self.require_fitted()
         state = {name: getattr(self, name).detach().cpu() for name in self.state_names}
         if self.logit_scale.typical:
@@ -242,7 +242,7 @@ class Calibrator(CheckedFields, ABC):
         return {**state, "num_classes": torch.tensor(self.num_classes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Load fitted tensors.
+        """Load the result of ``state_dict``.
 
         Raises:
             InputError: If a tensor is missing or unknown.

@@ -153,7 +153,7 @@ class StructuredLoss(WeightedLoss):
         return value, [(gradient + 2 * pulled) * self._unit]
 
     def _mapped(self, change: Tensor, part: slice) -> tuple[Tensor, Tensor | None]:
-        """Return the mapped logits of a block of rows and their mask."""
+        """Return the mapped logits of a block of rows, and the mask (None if none is masked)."""
         mapped = moved(change, self.logits[part].to(self._dtype))
         if self._masked is None:
             return mapped, None

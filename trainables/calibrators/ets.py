@@ -119,7 +119,10 @@ class Mixture:
         self._gram = torch.cat(gram) if gram else None
 
     def fit_weights(self) -> tuple[Tensor, FitReport]:
-        """Fit the weights on the simplex by SLSQP; update adaptive row weights in rounds."""
+        """Return weights on the simplex, fitted by SLSQP, and the report.
+
+        Adaptive row weights are updated in rounds.
+        """
         adaptive, classes = self._objective.adaptive, self._logits.shape[1]
         weights, iterations = START, 0
         for _ in range(MAX_ROUNDS if adaptive else 1):
@@ -205,7 +208,7 @@ class Mixture:
         return (logits / self._temperature).softmax(1), logits.softmax(1)
 
     def _allowed(self, part: slice) -> tuple[Tensor | None, Tensor | int]:
-        """Return the mask of a block of rows and the number of allowed classes, K or (n, 1)."""
+        """Return a block's mask and number of allowed classes, (n, 1); None and K without masks."""
         if self._masked is None:
             return None, self._logits.shape[1]
         masked = self._masked[part]

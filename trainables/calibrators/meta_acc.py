@@ -20,11 +20,11 @@ class MetaAccuracy(MetaCalibrator):
     Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 2. A tenth of the rows (at most 500) is divided
     into 20 bins of entropy. A non-increasing curve is fitted to the bins' mean entropy as a
     function of the running mean of their accuracies, which begins with the least uncertain bin. The
-    threshold is the curve's value at ``accuracy``. Rejected rows become
-    exactly uniform, so their first class wins: accuracy over all rows falls, and ECE looks too
-    good. Never read its ECE without its accuracy; do not use it if every row needs a decision. As
-    in the released code, each bin is open on the left, so that the least uncertain row is in no
-    bin, and an empty bin counts as 0.
+    threshold is the curve's value at ``accuracy``. Rejected rows become exactly uniform, so their
+    first class wins: accuracy over all rows falls, and ECE looks too good. Never read its ECE
+    without its accuracy; do not use it if every row needs a decision. As in the released code, each
+    bin is open on the left, so that the least uncertain row is in no bin, and an empty bin counts
+    as 0.
 
     Args:
         accuracy: Target accuracy of the kept rows, in (0, 1). If the running accuracy is always

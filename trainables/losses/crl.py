@@ -12,7 +12,7 @@ from trainables.losses._history import RankingLoss
 
 @LOSSES.register("crl")
 class CorrectnessRankingLoss(RankingLoss):
-    """Cross-entropy plus ``weight`` times a ranking of confidences by past correctness.
+    """Cross-entropy plus ``weight`` times a penalty that ranks confidences by past correctness.
 
     Each sample i is paired with the next one j of the batch, the last with the first. If the share
     of past epochs in which i was right is larger by m than that of j, the confidence of i should be

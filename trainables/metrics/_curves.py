@@ -30,7 +30,7 @@ class ReliabilityCurve:
 
     @property
     def error(self) -> float:
-        """Mean absolute gap between accuracy and confidence: ECE, for equal-mass bins AECE."""
+        """Mean of |accuracy - confidence|, weighted by rows: ECE, with equal-mass bins AECE."""
         gaps = np.where(self.count > 0, np.abs(self.accuracy - self.confidence), 0.0)
         return float(gaps @ self.count / self.count.sum())
 
@@ -65,7 +65,7 @@ def reliability_curve(
 
 
 class PredictedRows(NamedTuple):
-    """The top label of each row and its ECE bin; each array (N,).
+    """The top label of each row and its ECE bin; arrays are (N,), except ``sums``.
 
     Attributes:
         predicted: The first class with the largest score, int64.

@@ -125,7 +125,10 @@ def _scaled(logits: Tensor, labels: Tensor, scales: Tensor) -> tuple[Tensor, Ten
 
 
 def _scale(logits: Tensor, labels: Tensor, scale: float) -> float:
-    """Return the factor of logits (N, K) with the lowest NLL; NLL is convex in this factor."""
+    """Return the factor in ``LIMITS``, of logits (N, K), with the lowest NLL.
+
+    The NLL is convex in this factor; the search begins at ``scale``.
+    """
     logits = logits.sub(logits.amax(1, keepdim=True)).clamp_(min=LOWEST)
     true, blocks = logits.gather(1, labels[:, None]).mean(), row_blocks(logits)
     for _ in range(STEPS):

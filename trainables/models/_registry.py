@@ -95,7 +95,7 @@ def without_weights(name: str) -> str:
 
 
 def hub_address(name: str) -> HubAddress:
-    """Return the repository and the commit in the name of a network on the Hub."""
+    """Return repository and commit of a Hub network's name; raise ``InputError`` for a branch."""
     address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), f"model {name!r}")
     if not address.fixed or address.part:
         raise InputError(

@@ -96,7 +96,10 @@ class _Following:
     walked: set[str] = field(default_factory=set)
 
     def visit(self, name: str) -> Sequence[str] | None:
-        """Look up a module and its parent packages; return the folders of its submodules."""
+        """Look up a module and its parent packages; return the folders of its submodules.
+
+        Return None if it has none, is not found, or is not followed.
+        """
         if name not in self.seen:
             parent = name.rpartition(".")[0]
             path = self.visit(parent) if parent else None
@@ -160,7 +163,7 @@ class _Following:
 
 
 def find_spec(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Return the spec of a module below a path without importing its parent packages."""
+    """Return a module's spec, None if there is none, without importing its parent packages."""
     # With a path, PathFinder needs the parent packages to be imported.
     skipped = (SERVED,) if path is None else (SERVED, PathFinder)
     finders: list[Any] = [finder for finder in sys.meta_path if finder not in skipped]

@@ -76,9 +76,9 @@ class BalancedNetwork(Network):
     """A network with a second classifier: an adaptor before a fixed simplex frame.
 
     The adaptor is a residual bottleneck with batch normalisation. In the released code it has two
-    3x3 convolutions before the pooling; here it has two linear layers after it, so that it works
-    with every network and the linear classifier keeps its ``features``. If there are fewer features
-    than classes, they are padded with zeros to K dimensions.
+    3x3 convolutions before the pooling; here it has two linear layers after the pooling, so that it
+    works with every network and the linear classifier keeps its ``features``. If there are fewer
+    features than classes, they are padded with zeros to K dimensions.
     """
 
     frame: Tensor

@@ -239,7 +239,7 @@ class StageRun(ABC):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store the outcome with its history and its cost in seconds."""
+        """Store the outcome with its history and its cost in seconds; return the artifact."""
         tensors, facts = self.outcome()
         for remark in self.remarks():
             self.store.notice(remark)
@@ -346,7 +346,11 @@ def validation_rows(store: ArtifactStore, ref: ArtifactRef) -> ValidationRows:
 def open_stage(
     request: StageRequest, store: ArtifactStore, data: TaskData, others: Sequence[StageRequest] = ()
 ) -> StageRun:
-    """Return the run of a stage; see ``StageRun.joined`` for ``others``."""
+    """Return the run of a stage; see ``StageRun.joined`` for ``others``.
+
+    Raises:
+        InputError: If the stage is unknown, or a part does not suit the data.
+    """
     if request.portable:
         require_portable()
     if request.stage not in StageRun.runs:

@@ -44,7 +44,7 @@ class Team:
         self.folder = folder
 
     def meet(self) -> None:
-        """Wait for all processes; raise the error of a process that failed."""
+        """Wait for all processes and form their group; raise the error of one that failed."""
         for number, (process, connection) in enumerate(self.followers, 1):
             try:
                 if (found := connection.recv()) is not None:

@@ -245,7 +245,7 @@ def _judge_pixels(
 
 
 def slug(name: str) -> str:
-    """Return a class's name for metrics: lower-case letters, digits and dashes."""
+    """Return a class's name for metrics: lower-case letters, digits and dashes, or ``class``."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "class"
 
 

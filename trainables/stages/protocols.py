@@ -231,6 +231,9 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
             that named protocol; without ``base``, ``epochs``, ``batch_size`` and ``lr`` are
             required. If ``epochs`` is lower than in ``base``, the other fields that count epochs
             shrink in proportion, unless the description has them.
+
+    Raises:
+        InputError: If a name, field or value is wrong.
     """
     if isinstance(description, str):
         return named_protocol(description)

@@ -367,7 +367,7 @@ class TestComputation(Computation):
         return self._outcome
 
     def _written(self, rows: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the diagram and the configuration, if the job has a folder for them."""
+        """Write diagram and configuration if the job has a folder; return their paths by name."""
         if not self._work.folder:
             return {}
         folder = on_this_machine(Path(self._work.folder))
