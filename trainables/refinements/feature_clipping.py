@@ -68,5 +68,5 @@ class FeatureClipping(FittedRefinement):
         if not isinstance(head, ClippedHead) or head.threshold.isfinite():
             return []
         return [
-            "feature-clipping: no threshold lowers the NLL of validation rows, nothing is clipped"
+            "feature-clipping: no threshold lowers the NLL of validation rows, so it clips nothing"
         ]

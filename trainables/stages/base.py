@@ -214,7 +214,7 @@ class StageRun(ABC):
         return self
 
     def ask_for(self, metric: str) -> None:
-        """Compute another validation metric, ``val_*``, in every epoch."""
+        """Compute another validation metric, ``val_*``, in every epoch, unless it already is."""
         name = metric.removeprefix(VALIDATION)
         if name != metric and name not in (*REPORTED, *self.also):
             self.also += (name,)
