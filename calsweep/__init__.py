@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _moved(name: str) -> Any:
-    """Return a name that 1.0 had here; stored copies of plugins still import it from here."""
+    """Return a name that calsweep 1.0 had here, because stored copies of plugins still use it."""
     plugins = import_module("calsweep.plugins")  # `from calsweep import plugins` comes here first.
     if name not in plugins.__all__:
         return _NAMES.find(name)

@@ -42,7 +42,7 @@ def sweep(
             ``[{"dataset": "digits", "model": "convnet", "protocol": "digits"}]``.
         recipes: The recipes to compare, such as ``["ce", "mbls", "*+ts"]``.
         trials: Trials per study; the default of ``search`` if left out.
-        seeds: The search uses the first seed; chosen configurations run with all.
+        seeds: The search uses the first seed; chosen configurations run with all of them.
         name: The name of the sweep's folder. By default it is derived from the other arguments, so
             that the same call resumes the same sweep.
         **settings: Other keys of a sweep file, such as ``search``, ``storage`` and ``resources``.
@@ -180,10 +180,12 @@ class SweepResult:
     def predictions(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> pd.DataFrame:
-        """Return label, prediction and confidences of each test row, for the selected cells.
+        """Return the label, the prediction and confidences of each test row.
+
+        ``task``, ``recipe`` and ``seed`` select results; None selects all.
 
         Raises:
-            InputError: If no such cell has been measured, or its predictions were removed.
+            InputError: If no such result exists, or its predictions were removed.
         """
         import pyarrow as pa
 

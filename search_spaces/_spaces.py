@@ -38,7 +38,10 @@ def own_entry(kind: str, name: str) -> Any:
 
 
 def declared(entry: Any) -> dict[str, dict[str, Any]]:
-    """Return ``type``, ``default`` and ``choices`` of each field that a class declares."""
+    """Return the type, default, choices and variants of each field that a class declares.
+
+    A key is missing if the field does not have it.
+    """
     described = fields(entry) if is_dataclass(entry) else ()
     return {item.name: _described(item) for item in described if item.init}
 
@@ -82,7 +85,7 @@ class Parameter:
         name: The field's name; also the constructor argument and the MLflow parameter.
         symbol: The paper's letter, such as ``λ``.
         type: ``float``, ``int`` or ``categorical``.
-        default: The published default, which every study tries first.
+        default: The default, published unless ``ours``; every study tries it first.
         source: Paper and section of the default and the range.
         low: Smallest value searched (``float`` and ``int``).
         high: Largest value searched (``float`` and ``int``).
@@ -100,7 +103,7 @@ class Parameter:
         search: Whether a sweep searches the parameter; otherwise it has its default.
         later: Whether the parameter was added after outcomes had been stored. A configuration then
             includes it only if it differs from the default, so that these outcomes keep their keys.
-        note: A remark for readers of the table.
+        note: A remark for readers of the file.
     """
 
     name: str
@@ -124,7 +127,7 @@ class Parameter:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Check the range, and that it contains every published value."""
+        """Check the range, and that it contains every default."""
         if self.type not in ("float", "int", "categorical"):
             raise SpaceError(
                 f"{self.name}: type {self.type!r} is not one of float, int, categorical"
@@ -240,7 +243,7 @@ class SearchSpace:
                 for name, value in values.items():
                     found[name].check(value)
         except (SpaceError, AttributeError, KeyError, TypeError) as error:
-            raise SpaceError(f"{self.where}: {error}") from error
+            raise SpaceError(f"{self.where}: {_reason(error)}") from error
         return found
 
     def searched(self) -> dict[str, Parameter]:
@@ -255,7 +258,8 @@ class SearchSpace:
     ) -> dict[str, Any]:
         """Return every parameter's value: from ``given``, otherwise the published default.
 
-        A ``variant`` in ``given`` selects the defaults.
+        A ``variant`` in ``given`` selects the defaults. A ``later`` parameter is included only if
+        its value differs from the published default.
         """
         variant, point = given.get("variant"), {}
         for name, p in self.parameters.items():
@@ -268,8 +272,11 @@ class SearchSpace:
     def own_values(
         self, values: Mapping[str, Any], dataset: str | None = None, model: str | None = None
     ) -> list[str]:
-        """Return the parameters whose value is a default for this data that no paper gives."""
-        # A seed is not a property of the method. Reading files avoids importing most parts.
+        """Return the names of parameters whose value is a default that no paper gives.
+
+        Defaults are those for the data set and model. ``seed`` is left out.
+        """
+        # A seed is not a property of the method. ``described`` needs no import of the part.
         named = [n for n, fields in self.described.items() if fields.get("ours") and n != "seed"]
         known = [self.parameters[name] for name in named if name in values]
         return [
@@ -375,10 +382,14 @@ def parse_space(
         given = dict(document.get("parameters") or {})
         title, source = document["title"], document["source"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SpaceError(f"{where}: {error}") from error
+        raise SpaceError(f"{where}: {_reason(error)}") from error
     of_class = partial(_declared_by, entry)
     marks, portfolio = document.get("on_training"), tuple(document.get("portfolio") or ())
     return SearchSpace(name, kind, title, source, given, of_class, marks, where, portfolio)
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def _declared_by(entry: Callable[[], Any]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""calsweep: pure PyTorch stages of a calibration sweep."""
+"""The PyTorch part of calsweep: data, networks, methods, calibrators, and a trial's stages."""
 
 import getpass
 import os

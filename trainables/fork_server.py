@@ -17,7 +17,7 @@ PRELOADED = ["trainables.preloaded"]
 
 
 def start_fork_server() -> None:
-    """Start the server unless it runs; it imports PyTorch and waits."""
+    """Start the server unless it runs; it imports PyTorch and waits for requests to fork."""
     require_socket_room(tempfile.gettempdir(), "pymp-12345678/listener-12345678", "TMPDIR")
     CONTEXT.set_forkserver_preload(PRELOADED)
     with unseen():

@@ -35,7 +35,7 @@ class FaultKind(StrEnum):
     STORAGE = "storage"
 
 
-# A calibrator and its parameters, or None.
+# A calibrator and its parameters; None for no calibrator.
 Part: TypeAlias = tuple[str, Mapping[str, Any]] | None
 PROCESS_ENDED = "the trial's process ended more often than resources.max_failures allows"
 
@@ -45,7 +45,7 @@ class StageWork:
     """A stage to compute from training and validation data."""
 
     request: StageRequest
-    together: tuple[StageRequest, ...] = ()  # The next requests; one pass may compute them all.
+    together: tuple[StageRequest, ...] = ()  # Later requests, which the same pass may compute.
     score: str = "val_nll"  # A scheduler compares the jobs of a group by this metric.
 
 
@@ -100,7 +100,7 @@ class Job:
     processes: int = 1  # Number of processes that train its network together.
     deterministic: bool = False
     graph: bool = False
-    epochs: int = 0  # All epochs, if a scheduler may stop it earlier; else 0.
+    epochs: int = 0  # Number of all epochs if a scheduler may stop the job earlier; else 0.
     attempt: int = 0  # Number of earlier attempts.
     failures: int = 0  # Number of attempts that failed because of a machine.
     avoided: frozenset[str] = frozenset()  # Nodes on which it failed.
@@ -143,7 +143,7 @@ class Measured:
 class Fit:
     """One fitted calibrator and its test metrics."""
 
-    metrics: Mapping[str, float]  # Test metrics as fractions; empty if it could not be fitted.
+    metrics: Mapping[str, float]  # Test metrics; empty if it could not be fitted.
     seconds: float = 0.0  # CPU time of the fit alone.
     reason: str = ""  # Why metrics are missing.
 
@@ -153,7 +153,7 @@ class Report:
     """A worker's report on a job: several while the job runs, and one when it ends."""
 
     status: Status
-    metrics: Mapping[str, float] = field(default_factory=dict)  # The latest ones, as fractions.
+    metrics: Mapping[str, float] = field(default_factory=dict)  # The latest ones.
     epoch: int = 0  # Number of computed epochs; 0 for an outcome that was already stored.
     history: Sequence[EpochMetrics] = ()  # The epochs since the last report.
     artifact: str = ""  # Key of the stored outcome, once it has finished.

@@ -102,6 +102,7 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
             default loss is cross-entropy.
 
     Raises:
+        InputError: If a part is unknown, or parts cannot be combined.
         ValueError: If a hyper-parameter is out of its range.
     """
     built = _built(parts)

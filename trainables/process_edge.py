@@ -20,8 +20,8 @@ def serve(
 ) -> None:
     """Compute jobs from the connection and send reports until it is closed; see ``Bench``.
 
-    ``environment`` replaces this process's environment. Unless ``beat_seconds`` is None, a None is
-    sent after every such interval with progress.
+    ``environment`` replaces this process's environment. If ``beat_seconds`` is given, the process
+    sends None after every interval of this length in which it made progress.
     """
     os.environ.clear()
     os.environ.update(environment)

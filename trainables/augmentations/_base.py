@@ -15,7 +15,7 @@ class Augmentation(CheckedFields, ABC):
 
     A subclass declares its arguments as fields and keeps no state between batches. Random numbers
     are drawn before the step, so that a GPU can replay a recorded step, and from the given
-    generator, so that a resumed trial draws the same.
+    generator, so that a resumed trial draws the same numbers.
 
     Attributes:
         not_for: Why it cannot be used with a kind of data, by the kind's name.
@@ -28,7 +28,9 @@ class Augmentation(CheckedFields, ABC):
 
     @abstractmethod
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-        """Return a batch's random values, on the CPU; shapes depend only on the batch's size.
+        """Return a batch's random values, on the CPU.
+
+        Batches with inputs of the same shape have values of the same shapes.
 
         Args:
             network: The network to train.

@@ -26,8 +26,8 @@ class Pairs(NamedTuple):
     ) -> Tensor:
         """Return the weighted sum of the losses on the targets and on the other targets.
 
-        Losses are mixed instead of targets, so that any loss can be used; for cross-entropy both
-        are the same. Only the first loss enters a loss's history.
+        Losses are mixed instead of targets, so that any loss can be used; for cross-entropy this
+        makes no difference. A loss with a history adds the batch to it once, for the targets.
         """
         first = loss(logits, self.targets, self.indices)
         second = loss_aside(loss, other_logits, self.other_targets, self.other_indices)
@@ -69,13 +69,13 @@ class PairAugmentation(Augmentation):
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor, ...]:
-        """Draw the mixture of inputs with a shape (N, ...), on the CPU."""
+        """Draw the ratios of the mixture (or its box) for inputs of shape (N, ...), on the CPU."""
 
     @abstractmethod
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch and the logits (N, K) for the first of each pair."""
+        """Return the loss of a batch and the logits (N, K) for the first sample of each pair."""
 
 
 def paired(inputs: Tensor, targets: Tensor, indices: Tensor, order: Tensor) -> Pairs:

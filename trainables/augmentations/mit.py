@@ -22,11 +22,11 @@ Ratios = Tensor | tuple[float, float]
 
 @AUGMENTATIONS.register("mit")
 class MixupInferenceInTraining(PairAugmentation):
-    """Trains on the two sides of mixed inputs, decoupled from two mixtures of each pair.
+    """Mixes each pair of inputs twice and solves for the outputs of the unmixed inputs.
 
-    Each pair is mixed twice, in ratios l1 >= 0.5 and l2 <= 0.5 that are at least ``margin`` apart.
-    The outputs of unmixed inputs are solved from those of the two mixtures, and each side has the
-    loss of its own target. ``variant`` is the place where this happens:
+    The ratios l1 >= 0.5 and l2 <= 0.5 of the two mixtures are at least ``margin`` apart. The
+    outputs of the mixtures give two linear equations for the unmixed outputs, and each of these has
+    the loss of its own target. ``variant`` is the place where the equations are solved:
 
     - ``l`` (MIT-L): at the logits.
     - ``a`` (MIT-A): after every block of the network, before mixing again in new ratios; the
@@ -62,20 +62,23 @@ class MixupInferenceInTraining(PairAugmentation):
         if one_side**2 < RAREST:
             raise ValueError(
                 f"margin={self.margin!r} is too large for alpha={self.alpha!r}: less than one in "
-                f"{1 / RAREST:.0f} draws has such a distance"
+                f"{1 / RAREST:.0f} pairs of ratios are so far apart; use a smaller margin"
             )
 
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor]:
-        """Return l1 and l2 of each step, (S, 2), float64 because their difference may be small."""
+        """Return l1 and l2 for each of the S parts of ``_steps``, (S, 2).
+
+        They are float64, because their difference may be small.
+        """
         ratios = [self.draw_ratios(source) for _ in self._steps(network)]
         return (torch.tensor(ratios, dtype=torch.float64),)
 
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean loss of both sides, and the logits of the first side."""
+        """Return the mean loss of both inputs of the pairs, and the first inputs' logits."""
         (ratios,) = mixture
         logits, other = self.run(pairs, self._steps(network), list(ratios))
         return pairs.loss(loss, logits, other, (0.5, 0.5)), logits
@@ -83,7 +86,7 @@ class MixupInferenceInTraining(PairAugmentation):
     def run(
         self, pairs: Pairs, steps: list[Layers], ratios: Sequence[Ratios]
     ) -> tuple[Tensor, Tensor]:
-        """Return the logits of both sides, (N, K) each, decoupled after each of the steps."""
+        """Return the unmixed logits of both inputs, (N, K) each; every step mixes and unmixes."""
         a, b = pairs.inputs, pairs.other_inputs
         for layers, (first, second) in zip(steps, ratios, strict=True):
             mixed = layers(first * a + (1 - first) * b)
@@ -106,7 +109,7 @@ class MixupInferenceInTraining(PairAugmentation):
                 return float(first[wide[0]]), float(second[wide[0]])
 
     def _steps(self, network: Network) -> list[Layers]:
-        """Return the parts of the network between two decouplings."""
+        """Return the parts of the network whose outputs are unmixed."""
         if self.variant == "l":
             return [network]
         *blocks, pooling = network.blocks()

@@ -13,12 +13,13 @@ from trainables.common.logit_rows import find_masked, raise_masked
 
 
 class AffineCalibrator(Calibrator):
-    """``softmax(W f(z) + b)``, with W full, fitted by maximum likelihood with ODIR.
+    """``softmax(W f(z) + b)`` with a full matrix W, fitted by penalised maximum likelihood.
 
-    The penalty is ``weight_offdiag`` times the sum of the squared off-diagonal entries of W plus
-    ``weight_bias`` times that of the biases, added to the mean negative log-likelihood (ODIR: Kull
-    et al., NeurIPS 2019, who divide by K(K - 1) and by K; without this division, one value suits
-    every K). The problem is convex; the fit starts at the best temperature.
+    f(z) are the logits minus an offset per row, see ``_offsets``. The penalty (ODIR, Kull et al.,
+    NeurIPS 2019) is ``weight_offdiag`` times the sum of the squared off-diagonal entries of W plus
+    ``weight_bias`` times the sum of the squared biases. It is added to the mean negative
+    log-likelihood. Kull et al. divide the two sums by K(K - 1) and by K; without this division, one
+    value suits every K. The problem is convex; the fit starts at the best temperature.
 
     Args:
         weight_offdiag: Off-diagonal penalty lambda, >= 0.
@@ -37,7 +38,7 @@ class AffineCalibrator(Calibrator):
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
-        """Return the offset to subtract from each row before the product, (N,)."""
+        """Return the offset that is subtracted from the logits of each row, (N,)."""
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -55,7 +56,7 @@ class AffineCalibrator(Calibrator):
         return AffineFit(logits, offsets, labels, common, weights)
 
     def _transform(self, logits: Tensor) -> Tensor:
-        """Map in the precision of the fit."""
+        """Return log-probabilities, float64; the matrix product has the precision of the fit."""
         features = raise_masked(logits, find_masked(logits)) - self._offsets(logits).unsqueeze(1)
         dtype = product_precision(logits.shape[1])
         matrix, bias = (t.to(logits.device, dtype) for t in (self.matrix, self.bias))

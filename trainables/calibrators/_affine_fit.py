@@ -17,7 +17,7 @@ FLATTEST, TINY = 1e-8, 1e-12
 
 
 def product_precision(num_classes: int) -> torch.dtype:
-    """Return the precision of matrix products, which take nearly all time if K is large."""
+    """Return the precision of matrix products: single for more than 50 classes, to save time."""
     return torch.float32 if num_classes > SINGLE_PRECISION_CLASSES else torch.float64
 
 
@@ -29,9 +29,10 @@ class AffineFit:
     it independent of the scale of the logits.
 
     A network's features are far from the origin and have very different scales, so that gradient
-    steps converge slowly. W and b together, (K, K + 1), are therefore multiplied by the inverse
-    root of the features' initial curvature, averaged over the classes. This change of variables
-    does not move the minimum.
+    steps converge slowly. The search therefore changes P (K, K + 1) and d (K,) in
+    ``(W, b) = start + P R``, with ``s d`` added to the diagonal of W. R is the inverse root of the
+    initial curvature, averaged over the classes, and s that of the diagonal's curvature. This
+    change of variables does not move the minimum.
 
     Args:
         logits: (N, K).
@@ -61,7 +62,7 @@ class AffineFit:
     def minimize(
         self, pull: float = 0.0, start: Tensor | None = None, tolerance: float = TOLERANCE
     ) -> tuple[Tensor, FitReport]:
-        """Return W and b, (K, K + 1), float64; see ``PulledFit``."""
+        """Return W and b, (K, K + 1), float64, and the report; see ``PulledFit``."""
         origin = self.scaled if start is None else start
         penalty = self._penalty(pull)
         curvature, own = self._curvatures(penalty)
@@ -121,7 +122,11 @@ class AffineFit:
             yield self._labels[part], features, mapped
 
     def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the classes' mean curvature, (K + 1, K + 1), and that of W's diagonal, (K,)."""
+        """Return the objective's curvature at ``scaled``.
+
+        The first tensor, (K + 1, K + 1), is for one row of (W, b), averaged over the rows; the
+        second, (K,), is for each entry of W's diagonal.
+        """
         classes = len(penalty)
         total = penalty.new_zeros(classes + 1, classes + 1)
         own = torch.zeros_like(total[0, :-1])

@@ -28,7 +28,8 @@ class FitReport:
     """The result of a fit besides its parameters.
 
     Attributes:
-        converged: Whether the stopping rule was met within the allowed iterations.
+        converged: Whether the stopping rule was met within the allowed iterations; true for runs
+            of fixed length.
         iterations: Passes over the fitting rows, or iterations of the solver.
         objective: Final value of the fitting objective; nan if the fit does not minimise one.
         note: A remark, for example about a parameter that ended on its bound.
@@ -43,7 +44,7 @@ class FitReport:
     doubt: str = ""
 
     def after(self, first: Self) -> Self:
-        """Return the combined report of a ``first`` fit and this one, with this one's objective."""
+        """Return this report combined with that of a ``first`` fit, whose doubt is kept."""
         return replace(
             self,
             converged=first.converged and self.converged,
@@ -54,7 +55,7 @@ class FitReport:
 
 
 class FitWarning(UserWarning):
-    """A fit did not converge, did not change anything, ended on a bound, or ignored rows."""
+    """A fit ignored rows or should not be trusted, for example because it did not converge."""
 
 
 class Calibrator(CheckedFields, ABC):
@@ -62,7 +63,7 @@ class Calibrator(CheckedFields, ABC):
 
     A subclass declares its arguments and its fitted tensors as fields and implements ``_fit``,
     which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
-    ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
+    ``_summary``. ``_transform`` gets and returns float64, on the device of the logits.
 
     ``_fit`` and ``_transform`` get logits divided by the unit of ``logit_scale``; all masked logits
     of a row have the same value. The result for a masked class is the log-probability -10,000.
@@ -101,8 +102,8 @@ class Calibrator(CheckedFields, ABC):
     def fit(self, logits: Any, labels: Any) -> Self:
         """Fit on held-out rows and return the calibrator; the same rows give the same parameters.
 
-        If the fit does not converge, changes nothing or ends on a bound, a ``FitWarning`` is shown,
-        and the ``report`` has its text as ``doubt``.
+        If the fit should not be trusted, for example because it did not converge or ended on a
+        bound, a ``FitWarning`` is shown and the report has the reason as ``doubt``.
 
         Args:
             logits: (N, K), torch or NumPy, any floating dtype, finite or, for a masked class, -inf;
@@ -132,7 +133,10 @@ class Calibrator(CheckedFields, ABC):
         return self
 
     def _possible(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, str]:
-        """Return the leveled rows whose label is not masked, their labels, and a message."""
+        """Return the rows whose label is not masked, their labels, and a message.
+
+        The rows have passed ``LogitScale.level``. The message is empty if no row was left out.
+        """
         rows, masked = self.logit_scale.level(rows)
         if masked is None:
             return rows, labels, ""
@@ -185,11 +189,12 @@ class Calibrator(CheckedFields, ABC):
         text = f"logits: {classes} classes, but this {self.name} was fitted on {self.num_classes}"
         if not self._takes(classes):
             others = [name for name in CALIBRATORS.names() if CALIBRATORS.get(name).transfers]
-            raise InputError(f"{text}; calibrators that transfer are {', '.join(others)}")
+            names = ", ".join(others)
+            raise InputError(f"{text}; calibrators for other numbers of classes: {names}")
         warnings.warn(f"{text}; its parameters apply to both", DataNote, stacklevel=3)
 
     def _mapped(self, rows: Tensor) -> Tensor:
-        """Return log-probabilities of a block of rows, without probability for masked classes."""
+        """Return log-probabilities of a block of rows; those of masked classes are -10,000."""
         leveled, masked = self.logit_scale.level(rows)
         values = self._transform(leveled)
         if masked is None:
@@ -229,7 +234,7 @@ class Calibrator(CheckedFields, ABC):
             raise InputError(f"this {self.name} is not fitted: call fit(logits, labels) first")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the fitted tensors, on the CPU."""
+        """Return the fitted tensors, number of classes and scale of the logits, on the CPU."""
         self.require_fitted()
         state = {name: getattr(self, name).detach().cpu() for name in self.state_names}
         if self.logit_scale.typical:
@@ -237,7 +242,7 @@ class Calibrator(CheckedFields, ABC):
         return {**state, "num_classes": torch.tensor(self.num_classes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Load fitted tensors.
+        """Load the result of ``state_dict``.
 
         Raises:
             InputError: If a tensor is missing or unknown.
@@ -304,8 +309,8 @@ def matrix_summary(matrix: Tensor, bias: Tensor) -> dict[str, float]:
 def by_block(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function to blocks of rows and join the results.
 
-    Results are written directly to the output: a list of them would fragment the memory between
-    freed temporary tensors.
+    Results are written directly to the output, because collecting them in a list would fragment
+    the memory between freed temporary tensors.
     """
     first, *others = row_blocks(rows)
     values = function(rows[first])

@@ -39,7 +39,9 @@ class OneVersusRestCalibrator(MixedCalibrator):
 
     @abstractmethod
     def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
-        """Yield the curve of each class in a block; scores, hits and masked rows are (C, N).
+        """Yield the curve of each of C classes.
+
+        Scores (probabilities), hits (rows with this label) and masked entries are (C, N).
 
         Curves are plain floats, because small arrays would fragment the memory between freed
         temporary arrays.

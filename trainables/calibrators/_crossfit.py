@@ -55,7 +55,8 @@ def fold_calibrators(
 ) -> Iterator[tuple[Calibrator, Tensor]]:
     """Yield each fold's calibrator, fitted on the other folds, and the positions of its rows.
 
-    Use it if the results do not fit into memory. See ``cross_fit`` for arguments and errors.
+    Use it instead of ``cross_fit`` if the results do not fit into memory; arguments and errors are
+    the same.
     """
     rows, targets = check_rows(logits, labels)
     parts = check_count("folds", folds, 2)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
 from trainables.common.fields import fitted
 
-LEAST, LEAST_REST = 1e-30, 1e-7  # Limits of p and of 1 - p (its accuracy in single precision).
+LEAST, LEAST_REST = 1e-30, 1e-7  # Lower limits of p and of 1 - p (its rounding error in float32).
 MAX_STEPS, HALVINGS = 50, 30
 FLAT, RIDGE = 1e-7, 1e-12
 BLOCK_VALUES = 1 << 16  # Rows times classes of a block, so that temporaries fit in the cache.
@@ -105,7 +105,7 @@ def logistic_fits(features: Tensor, targets: Tensor, start: Sequence[float]) -> 
 
 
 def _slopes(features: Tensor, targets: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gradient (C, D) and curvature (C, D, D)."""
+    """Return the losses' gradient (C, D) and curvature (C, D, D) at coefficients (C, D)."""
     probs = torch.sigmoid(_scores(features, at))
     gradient = (features @ (probs - targets).unsqueeze(2)).squeeze(2)
     curvature = (features * (probs * (1 - probs)).unsqueeze(1)) @ features.transpose(1, 2)

@@ -20,7 +20,8 @@ class MetaCalibrator(Calibrator):
     """Rows whose entropy reaches a threshold become uniform; the rest is temperature scaled.
 
     Args:
-        seed: Selects the rows for the threshold; the temperature is fitted on the other rows.
+        seed: Selects the rows for the threshold. The temperature is fitted on those of the other
+            rows whose entropy is below the threshold.
     """
 
     seed: int = count(default=0, low=0, kw_only=True)

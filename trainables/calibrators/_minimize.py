@@ -20,7 +20,7 @@ KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are cached in the form that passe
 
 @dataclass(frozen=True)
 class RowPass:
-    """The result of one pass at given temperatures; all (N,), float64.
+    """The result of one pass at given temperatures; all tensors are (N,), float64.
 
     Attributes:
         loss: The objective's loss of each row.
@@ -161,22 +161,22 @@ class WeightedLoss(ABC):
     def evaluate(
         self, parameters: Sequence[Tensor], weights: Tensor
     ) -> tuple[float, Sequence[Tensor]]:
-        """Return the sum, with the rows' ``weights`` (N,), and its gradient by each tensor."""
+        """Return the sum of row losses times ``weights`` (N,), and its gradient by each tensor."""
 
     def row_weights(self, losses: Tensor) -> Tensor:
         """Return the weight of each row, (N,), given the rows' losses."""
         return self.objective.row_weights(losses, self.labels, self.logits.shape[1])
 
     def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
-        """Give an adaptive objective the losses before and after the first step of released code.
+        """Give an adaptive objective the losses before and after a first step.
 
-        This code takes a step of LBFGS: 0.02 times the gradient, after scaling the gradient to an
-        absolute sum of at most 1.
+        It is the first LBFGS step of the class-wise scaling code: 0.02 times the gradient, after
+        scaling the gradient to an absolute sum of at most 1.
 
         Args:
             start: The only parameter of the loss, at its initial value.
-            after_step: Returns this parameter after the step, given a tensor of ones minus the
-                step.
+            after_step: Converts the temperatures after the step (1 minus the step) to this
+                parameter.
         """
         if not self.objective.adaptive:
             return
@@ -234,7 +234,7 @@ class MappedLoss(WeightedLoss):
 def row_terms(
     log_probs: Tensor, labels: Tensor, objective: Objective, masked: Tensor | None = None
 ) -> RowTerms:
-    """Return the terms of calibrated rows (N, K) that an objective needs."""
+    """Return the terms of calibrated rows (N, K); those that an objective does not need are 0."""
     nothing = log_probs.new_zeros(len(labels))
     return RowTerms(
         log_probs.gather(1, labels.unsqueeze(1)).squeeze(1),
@@ -250,12 +250,12 @@ def minimize(
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = TOLERANCE,
 ) -> tuple[list[Tensor], FitReport]:
-    """Minimise with fixed row weights, update the weights, and repeat until they converge.
+    """Minimise with fixed row weights, update the weights, and repeat until parameters settle.
 
-    An objective that is not adaptive needs a single round, with arguments as in ``lbfgs``. An
-    adaptive objective must have been prepared (``WeightedLoss.prepare``). Its new weights are
-    averaged with the old ones, with smaller steps if they do not converge; otherwise weight and
-    loss of a class would oscillate.
+    An objective that is not adaptive needs a single run of ``lbfgs``. An adaptive objective must
+    have been prepared (``WeightedLoss.prepare``). Its new weights are averaged with the old ones,
+    because weight and loss of a class could otherwise oscillate. The share of the new weights
+    shrinks as long as the parameters do not settle.
     """
     if not loss.objective.adaptive:
         even = torch.zeros(len(loss.labels), dtype=torch.float64, device=loss.labels.device)

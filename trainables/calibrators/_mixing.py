@@ -1,4 +1,4 @@
-"""The family of maps that are mixed with temperature scaling, because they can reach 0 and 1."""
+"""The family of maps that are mixed with temperature scaling, because they overfit few rows."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -12,7 +12,7 @@ from trainables.calibrators._shrinkage import EQUAL_NOTE, VARIANTS, validation_f
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.common.fields import choice, fitted
 
-LARGEST_LOG_RATIO = 500.0  # Limit of likelihood ratios, so that sums stay finite.
+LARGEST_LOG_RATIO = 500.0  # Limit of the logarithm of likelihood ratios, so that sums stay finite.
 
 
 class MixedCalibrator(Calibrator):
@@ -72,7 +72,7 @@ def _at_labels(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def likeliest_share(first: Tensor, second: Tensor) -> float:
-    """Return the share of ``first`` in the mixture of both with the highest likelihood, in [0, 1].
+    """Return the share of ``first``, in [0, 1], in its likeliest mixture with ``second``.
 
     Arguments are the log-probabilities of the rows' labels, (N,), float64.
     """

@@ -51,7 +51,7 @@ def calibrator_from_recipe(text: str, parameters: Mapping[str, Any]) -> Calibrat
     """Make the calibrator of a recipe, such as ``ts-ls``.
 
     Args:
-        text: See ``parse_calibrator``.
+        text: See ``parse_calibrator``, also for its errors.
         parameters: Hyper-parameters of the calibrator and of its fitting objective together.
 
     Raises:
@@ -78,6 +78,9 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     Returns:
         ``("ts", "cls")`` for ``ts-cls``, ``("ts", "ce")`` for ``ts``, ``("meta-acc", None)`` for
         calibrators without a choice of objective.
+
+    Raises:
+        InputError: If a name is unknown, or the calibrator accepts no objective.
     """
     if text in CALIBRATORS:
         return text, DEFAULT_OBJECTIVE if _takes_objective(text) else None

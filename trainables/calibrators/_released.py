@@ -1,7 +1,7 @@
-"""The fixed-length optimiser runs in the released code of the class-wise loss scaling paper.
+"""Optimiser runs as in the released code of the class-wise loss scaling paper and of SMART.
 
-They use float32, start at 1 and have the paper's step sizes (sec. 5.3), so they may not reach the
-optimum. Use them for comparisons with published results.
+They use float32 and the step sizes of that code, so they may not reach the optimum. Use them for
+comparisons with published results.
 """
 
 import math
@@ -22,7 +22,7 @@ BETAS = 0.9, 0.999  # Parameters of Adam.
 
 
 class ReleasedRun:
-    """One fit with torch optimisers; counts evaluations, because ``cls`` adapts at the second.
+    """One fit with torch optimisers, which fixes the scaling of ``cls`` at the second evaluation.
 
     Args:
         parameters: The float32 tensors to fit in place; for the other arguments see
@@ -83,7 +83,7 @@ class ReleasedRun:
 def released_temperatures(
     count: int, logits: Tensor, labels: Tensor, objective: Objective
 ) -> tuple[Tensor, FitReport]:
-    """Return one temperature or one per class, (``count``,), float64, and the report."""
+    """Return ``count`` temperatures (one, or one per class), float64, and the report."""
     fitted = torch.ones(count, device=logits.device)
     report = ReleasedRun(divide, [fitted], logits, labels, objective).lbfgs()
     return fitted.detach().double(), report
@@ -97,10 +97,12 @@ def adam(
     patience: int,
     least: float,
 ) -> FitReport:
-    """Take full-batch steps of Adam until ``patience`` steps gained less than ``least``.
+    """Take up to ``steps`` full-batch steps of Adam.
 
-    The last parameters are the result, as in released codes, which save the best ones only by
-    reference. The steps equal those of ``torch.optim.Adam``, which takes seconds to import.
+    The run ends earlier if the loss has not fallen by more than ``least`` for ``patience`` steps.
+    The result is the last parameters, not the best ones, as in released code, whose copy of the
+    best ones is only a reference; the report has the lowest loss. The steps equal those of
+    ``torch.optim.Adam``, which takes seconds to import.
     """
     means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     best, last_gain, step = math.inf, 0, 0

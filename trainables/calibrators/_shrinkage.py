@@ -31,7 +31,11 @@ class PulledFit(Protocol):
     def minimize(
         self, pull: float, start: Tensor | None, tolerance: float
     ) -> tuple[Tensor, FitReport]:
-        """Return the best parameters with a pull >= 0, to a relative tolerance."""
+        """Return the best parameters and the report.
+
+        ``pull`` >= 0 is the weight of the penalty towards ``scaled``. The search begins at
+        ``start`` (at ``scaled`` if None) and ends when the relative gain is below ``tolerance``.
+        """
 
     def loss(self, weights: Tensor) -> float:
         """Return the sum of ``-log p_y`` over the rows."""
@@ -40,7 +44,11 @@ class PulledFit(Protocol):
 def fit_shrunk(
     problem: Callable[[Tensor, Tensor], PulledFit], logits: Tensor, labels: Tensor, tolerance: float
 ) -> tuple[Tensor, FitReport]:
-    """Fit with the pull that is best on held-out rows; ``tolerance`` is for the final fit."""
+    """Fit with the pull that is best on held-out rows.
+
+    If none is better there than temperature scaling, return temperature scaling. ``tolerance`` is
+    for the final fit.
+    """
     whole, pull = problem(logits, labels), _best_pull(problem, logits, labels)
     if math.isinf(pull):
         value = whole.loss(whole.scaled) / len(labels)

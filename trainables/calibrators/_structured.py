@@ -20,7 +20,7 @@ from trainables.calibrators.objectives import Objective
 from trainables.common.fields import fitted, number
 from trainables.common.logit_rows import MASKED, find_masked, row_blocks
 
-SINGLE_PRECISION_CLASSES = 50  # With more classes, matrices are multiplied in single precision.
+SINGLE_PRECISION_CLASSES = 50  # From this number on, matrices are multiplied in single precision.
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
 LEAST_CURVATURE = 1e-12
 
@@ -83,14 +83,17 @@ def moved(change: Tensor, features: Tensor) -> Tensor:
 
 
 def sums(like: Tensor, values: Tensor, features: Tensor) -> Tensor:
-    """Return the sums over rows of values times features, and of values, in a change's shape."""
+    """Return the sums over rows of values (N, K) times features, and of values.
+
+    The result has the shape of ``like``, (K, K + 1) or (2, K); see ``moved``.
+    """
     if like.shape[1] == features.shape[1]:
         return torch.stack([(values * features).sum(0), values.sum(0)])
     return torch.cat([values.T @ features, values.sum(0).unsqueeze(1)], 1)
 
 
 class StructuredLoss(WeightedLoss):
-    """The penalised objective of mapped rows, as a function of the map's change.
+    """The penalised objective of mapped rows, as a function of the change, D and b.
 
     The unit of each entry of the change is the inverse root of its initial curvature, so that all
     entries have equal curvature.
@@ -99,7 +102,7 @@ class StructuredLoss(WeightedLoss):
         features: Log-probabilities of temperature scaling, (N, K).
         labels: (N,), int64.
         objective: The fitting objective.
-        penalty: Weights of the squared entries (for the mean), with the shape of the change.
+        penalty: Weights of the squared entries of the change in the mean objective, with its shape.
         masked: Classes that get no probability, (N, K); None if there are none.
     """
 
@@ -150,14 +153,14 @@ class StructuredLoss(WeightedLoss):
         return value, [(gradient + 2 * pulled) * self._unit]
 
     def _mapped(self, change: Tensor, part: slice) -> tuple[Tensor, Tensor | None]:
-        """Return the mapped logits of a block of rows and their mask."""
+        """Return the mapped logits of a block of rows, and the mask (None if none is masked)."""
         mapped = moved(change, self.logits[part].to(self._dtype))
         if self._masked is None:
             return mapped, None
         return mapped.masked_fill_(self._masked[part], -MASKED), self._masked[part]
 
     def _blocks(self) -> list[slice]:
-        # Long blocks: adding a block's matrix takes as long as computing it from as many rows.
+        # Blocks are long, because adding a (K, K) matrix takes as long as computing it from K rows.
         return row_blocks(self.logits, least=len(self._penalty))
 
     def _curvature(self) -> Tensor:

@@ -56,7 +56,8 @@ class TemperatureFit(WeightedLoss):
         groups: Group of each row, (N,), in [0, G); by default one group.
         num_groups: G.
         prior_log: Initial log temperature, towards which groups are shrunk.
-        shrinkage: Weight of the quadratic pull towards ``prior_log``, in rows.
+        shrinkage: Weight s of the penalty ``s / 2 * (log T - prior_log)^2`` of each group, which
+            is added to the summed loss of the rows.
     """
 
     def __init__(
@@ -78,14 +79,14 @@ class TemperatureFit(WeightedLoss):
         Groups without rows, or whose rows do not depend on the temperature, get the prior
         temperature.
         """
-        # The released first step has no pull.
+        # The first step of the released code has no such penalty.
         free = TemperatureFit(self._passes, self._groups, len(self._zeros))
         free.prepare(self._zeros, torch.log)
         coupled = self.objective.adaptive and len(self._zeros) > 1
         start = self._zeros + self._prior_log
         theta, report = find_roots(self._slopes, start, coupled=coupled)
         if coupled and not report.converged:
-            # Temperatures of groups oscillate because of their weights.
+            # Temperatures and row weights oscillate, so average the weights.
             (found,), report = minimize(self, [theta])
             theta = found.clamp(LOW, HIGH)
         return theta.exp(), report
@@ -97,7 +98,7 @@ class TemperatureFit(WeightedLoss):
     def evaluate(
         self, parameters: Sequence[Tensor], weights: Tensor
     ) -> tuple[float, Sequence[Tensor]]:
-        """Return the weighted sum with the pull, and its gradient by log temperatures (G,)."""
+        """Return the penalised sum of weighted losses, and its gradient by the log temperatures."""
         found = self._slopes(parameters[0], weights)
         return found.value, [found.slope]
 
@@ -135,11 +136,12 @@ def fit_temperature(
 def find_roots(
     evaluate: Callable[[Tensor], Slopes], start: Tensor, *, coupled: bool
 ) -> tuple[Tensor, FitReport]:
-    """Find the point in [LOW, HIGH] where all slopes vanish, or stop when almost no loss is left.
+    """Return the log temperatures (G,), in [LOW, HIGH], where all slopes vanish, and the report.
 
-    If all rows are right, the best temperature would be the lower bound, and a mistake on other
-    rows would then have the largest possible loss. If groups are coupled, slopes depend on other
-    groups, so that signs of earlier slopes do not bracket the root.
+    The search stops earlier when the loss is below ``PERFECT``: if all rows are right, the best
+    temperature would be the lower bound, and a mistake on other rows would then have the largest
+    possible loss. If ``coupled``, the slope of a group depends on the other groups, so that signs
+    of earlier slopes do not bracket the root.
     """
     theta = start
     low, high = torch.full_like(theta, LOW), torch.full_like(theta, HIGH)
@@ -170,10 +172,10 @@ def _propose(
     bracket: tuple[Tensor, Tensor],
     trust: float,
 ) -> Tensor:
-    """Return the next points: a secant or Newton step, limited to the bracket or halving it.
+    """Return the next points: a secant or Newton step, or the bracket's middle if it is left.
 
     The secant, from the previous points and slopes (nan at first), is used if it exceeds ``trust``
-    times the curvature estimate. All are (G,).
+    times the curvature estimate. All tensors are (G,).
     """
     low, high = bracket
     run = theta - before[0]

@@ -84,7 +84,7 @@ class VectorLoss:
 
 
 class VectorFit:
-    """The penalised likelihood of slopes and biases, to be minimised with a pull.
+    """The penalised likelihood of slopes and biases, to be minimised with a pull (``PulledFit``).
 
     The pull acts on the biases and on T times the distances of the slopes from 1 / T, so that it
     does not depend on the scale of the logits. ``weight_decay`` is the weight of half the squared
@@ -100,7 +100,7 @@ class VectorFit:
     def minimize(
         self, pull: float = 0.0, start: Tensor | None = None, tolerance: float = TOLERANCE
     ) -> tuple[Tensor, FitReport]:
-        """Return slopes and biases, (2 K,), float64; see ``PulledFit``."""
+        """Return slopes and biases, (2 K,), float64, and the report; see ``PulledFit``."""
         decay = torch.full_like(self.scaled, self._weight_decay + pull)
         slopes = decay.chunk(2)[0]
         slopes += pull * (self._temperature.square() - 1)
@@ -126,8 +126,8 @@ def newton(
 ) -> tuple[Tensor, FitReport]:
     """Minimise a convex function by Newton steps, each halved until it gains enough.
 
-    ``evaluate`` returns value, gradient (D,) and curvature (D, D) at a point (D,). The method stops
-    if the relative gain is below the tolerance.
+    ``evaluate`` returns value, gradient (D,) and curvature (D, D) at a point (D,). The search stops
+    if the expected gain is at most ``tolerance`` times the value, or the gradient almost vanishes.
     """
     at, length = start, 1.0
     here = evaluate(at)

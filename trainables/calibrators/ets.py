@@ -33,13 +33,13 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
     better than ``ts`` if one temperature suits all rows. Masked classes have no share of ``w3``.
 
     Args:
-        mixture: ``probabilities``, or ``logits`` as in eq. 13 of the class-wise scaling paper,
-            where the uniform part has no effect and the other two are one scaling, so that the
-            converged fit equals ``ts``.
+        mixture: ``probabilities``, or ``logits`` as in eq. 13 of the class-wise scaling paper. With
+            ``logits``, the uniform part has no effect and the other two parts are a single scaling,
+            so that the converged fit equals ``ts``.
         variant: ``paper`` fits T and weights with the chosen objective. ``released`` repeats the
-            code of Mix-n-Match, which uses the squared error for both, whatever the objective; for
-            ``logits`` it repeats that of class-wise scaling, two fixed-length LBFGS runs with free
-            weights.
+            code of Mix-n-Match, which uses the squared error whatever the objective. With
+            ``mixture="logits"`` it repeats the class-wise scaling code: two fixed-length LBFGS
+            runs, for T and for weights that may leave the simplex.
     """
 
     transfers = True
@@ -119,7 +119,10 @@ class Mixture:
         self._gram = torch.cat(gram) if gram else None
 
     def fit_weights(self) -> tuple[Tensor, FitReport]:
-        """Fit the weights on the simplex by SLSQP; update adaptive row weights in rounds."""
+        """Return weights on the simplex, fitted by SLSQP, and the report.
+
+        Adaptive row weights are updated in rounds.
+        """
         adaptive, classes = self._objective.adaptive, self._logits.shape[1]
         weights, iterations = START, 0
         for _ in range(MAX_ROUNDS if adaptive else 1):
@@ -165,7 +168,10 @@ class Mixture:
         )
 
     def _mean_log(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean log-probability of the mixture and its derivative by the weights."""
+        """Return the mean log-probability of each mixed row, (N,), and its derivative by w, (N, 3).
+
+        Both are zeros if the objective does not need them.
+        """
         if not self._objective.needs_mean:
             return torch.zeros_like(self._label[:, 0]), torch.zeros_like(self._label)
         averages, slopes = [], []
@@ -184,7 +190,10 @@ class Mixture:
         return torch.cat(averages), torch.cat(slopes)
 
     def _squares(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of squared probabilities of the mixture and its derivative."""
+        """Return the sum of squared probabilities of each mixed row, (N,), and its derivative by w.
+
+        Both are zeros if the objective does not need them.
+        """
         if self._gram is None:
             return torch.zeros_like(self._label[:, 0]), torch.zeros_like(self._label)
         matrix = self._gram.new_zeros(len(self._gram), 3, 3)
@@ -199,7 +208,7 @@ class Mixture:
         return (logits / self._temperature).softmax(1), logits.softmax(1)
 
     def _allowed(self, part: slice) -> tuple[Tensor | None, Tensor | int]:
-        """Return the mask of a block of rows and the number of allowed classes, K or (n, 1)."""
+        """Return a block's mask and number of allowed classes, (n, 1); None and K without masks."""
         if self._masked is None:
             return None, self._logits.shape[1]
         masked = self._masked[part]

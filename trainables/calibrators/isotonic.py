@@ -13,7 +13,7 @@ from trainables.common.fields import fitted
 
 @CALIBRATORS.register("isotonic")
 class IsotonicCalibration(CurveCalibrator):
-    """A non-decreasing step curve per class (Zadrozny and Elkan, KDD 2002), by SciPy.
+    """A non-decreasing curve per class (Zadrozny and Elkan, KDD 2002), by SciPy.
 
     Between the fitted points the curve is linear, outside it is constant. Accuracy may change, and
     classes may tie. Do not use the ``paper`` variant with few rows per class, or if the

@@ -17,17 +17,18 @@ BINS = 20
 class MetaAccuracy(MetaCalibrator):
     """Keeps as many rows as possible with a target accuracy, and rejects the others.
 
-    Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 2. A tenth of the rows is divided into 20 bins
-    of entropy. A non-increasing step curve is fitted to the mean entropy as a function of the
-    running accuracy; the threshold is the curve's value at ``accuracy``. Rejected rows become
-    exactly uniform, so their first class wins: accuracy over all rows falls, and ECE looks too
-    good. Never read its ECE without its accuracy; do not use it if every row needs a decision. As
-    in the released code, each bin is open on the left, so that the least uncertain row is in no
-    bin, and an empty bin counts as 0.
+    Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 2. A tenth of the rows (at most 500) is divided
+    into 20 bins of entropy. A non-increasing curve is fitted to the bins' mean entropy as a
+    function of the running mean of their accuracies, which begins with the least uncertain bin. The
+    threshold is the curve's value at ``accuracy``. Rejected rows become exactly uniform, so their
+    first class wins: accuracy over all rows falls, and ECE looks too good. Never read its ECE
+    without its accuracy; do not use it if every row needs a decision. As in the released code, each
+    bin is open on the left, so that the least uncertain row is in no bin, and an empty bin counts
+    as 0.
 
     Args:
-        accuracy: Target accuracy of the kept rows, in (0, 1). If all rows together reach it, none
-            is rejected; if no bin reaches it, the fit raises an error.
+        accuracy: Target accuracy of the kept rows, in (0, 1). If the running accuracy is always
+            above it, no row is rejected; if it is always below, the fit raises an error.
         seed: Selects the rows for the threshold.
     """
 
@@ -55,7 +56,7 @@ class MetaAccuracy(MetaCalibrator):
 
 
 def accuracy_curve(entropies: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the running mean accuracy and the mean entropy of each of 20 quantile bins."""
+    """Return the running mean accuracy and the mean entropy of 20 quantile bins of rows, (20,)."""
     cuts = np.quantile(entropies, np.linspace(0, 1, BINS + 1))
     accuracies, means = np.zeros(BINS), np.zeros(BINS)
     for index, (low, high) in enumerate(itertools.pairwise(cuts)):

@@ -12,9 +12,9 @@ class MetaMiscoverage(MetaCalibrator):
     """Rejects uncertain rows, but at most a share ``alpha`` of the correctly classified ones.
 
     Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 1. The threshold is the upper (1 - alpha)
-    quantile of the entropy over a tenth of the right rows. Rejected rows become exactly uniform, so
-    their first class wins: accuracy falls, and ECE looks too good. Never read its ECE without its
-    accuracy; do not use it if every row needs a decision.
+    quantile of the entropy over a tenth of the right rows (at most 500). Rejected rows become
+    exactly uniform, so their first class wins: accuracy falls, and ECE looks too good. Never read
+    its ECE without its accuracy; do not use it if every row needs a decision.
 
     Args:
         alpha: Largest share of right rows to reject, in (0, 1).

@@ -48,7 +48,7 @@ class NormalisedTemperatureScaling(TemperatureCalibrator):
 
 
 def norms_of(logits: Tensor, order: int) -> Tensor:
-    """Return the norm of each row (N, K) of centred logits, (N,); 1 for order 0."""
+    """Return the p-norm, p = ``order``, of each row of centred logits, (N,); 1 for order 0."""
     if order == 0:
         return torch.ones_like(logits[:, 0])
     masked = find_masked(logits)

@@ -41,7 +41,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         layers: Number of hidden layers.
         weight_decay: Weight of half the squared norm of the network's weights, >= 0, in the units
             of the mean loss. With the paper's 0.002, the network overfits a few thousand rows; with
-            0.02, an option of the released code, it overfits 300 rows; with the default, neither.
+            0.02, an option of the released code, it overfits 300 rows. The default does not.
         seed: Seed of the initial weights.
         variant: ``paper`` as above; ``released`` repeats the class-wise scaling code: raw logits,
             the network's output (with any sign) as the temperature, no decay, 1000 steps of Adam in

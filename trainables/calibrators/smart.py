@@ -89,9 +89,10 @@ def temperatures(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
 
 
 def smooth_ece(confidences: Tensor, correct: Tensor) -> Tensor:
-    """Return the ECE of rows (N,) in 15 soft bins, with Gaussian weights of their distance.
+    """Return the ECE of rows (N,) in 15 soft bins.
 
-    The absolute gap of a bin is ``sqrt(gap^2 + 1e-6) - 1e-3``.
+    The weight of a row in a bin is a Gaussian function of the distance between its confidence and
+    the bin's centre. The absolute gap of a bin is ``sqrt(gap^2 + 1e-6) - 1e-3``.
     """
     half = 0.5 / BINS
     centres = torch.linspace(half, 1 - half, BINS, device=confidences.device)

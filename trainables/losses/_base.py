@@ -84,7 +84,7 @@ class ReducedLoss(Loss):
     reduction: str = choice(default="mean", choices=("mean", "sum"), kw_only=True)
 
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
-        """Reduce one value per row, (N,), over the ``valid`` rows (N,)."""
+        """Return the mean or sum of one value per row, (N,), over the ``valid`` rows (N,)."""
         return (masked_sum if self.reduction == "sum" else masked_mean)(values, valid)
 
 
@@ -107,7 +107,7 @@ class MarginLoss(ReducedLoss):
         return {"spared": spared / rows} if rows else {}
 
     def count(self, penalty: Tensor, valid: Tensor) -> None:
-        """In training, count the valid rows and those without a penalty, (N,)."""
+        """In training, count the valid rows, and those of them whose penalty is 0."""
         if self.training:
             self._counts = True
             free = valid & (penalty.detach() == 0)
@@ -141,10 +141,11 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
-    """Return True for masked classes, (N, K), and a factor (N,) for means over the others.
+    """Return True for masked classes, (N, K), and a factor (N,) for means over the other classes.
 
     Losses that sum over classes skip masked ones, see ``LogitScale``. They divide the sum by K -
-    ``apart`` and multiply it by the factor, which is exactly 1 if no class is masked.
+    ``apart`` and multiply it by the factor, which is exactly 1 if no class is masked. ``apart`` is
+    1 if the mean leaves out one class that is never masked, such as the true class, else 0.
     """
     masked = masked_classes(logits.detach())
     allowed = ((~masked).sum(dim=1) - apart).clamp(min=1)

@@ -13,8 +13,9 @@ def confidence(probs: Tensor, score: str, limits: tuple[float, float]) -> Tensor
 
     Args:
         probs: (N, K).
-        score: ``msp``, the largest probability, in [0, 1]; ``margin``, its distance from the
-            second, in [0, 1]; ``neg_entropy``, minus the entropy in nats, in [-log K, 0].
+        score: ``msp``, the largest probability, in [0, 1]; ``margin``, the largest minus the second
+            largest probability, in [0, 1]; ``neg_entropy``, minus the entropy in nats, in
+            [-log K, 0].
         limits: Probabilities are clamped to this range; the lower limit is above 0.
     """
     # Clamping keeps the order, so the first two scores clamp only the values that they use.

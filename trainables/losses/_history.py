@@ -126,7 +126,10 @@ def sample_places(loss: nn.Module, kept: Tensor, valid: Tensor, indices: Tensor 
 
 
 def sample_means(values: Tensor, rows: Tensor) -> Tensor:
-    """Average ``values`` (N,) over the valid rows of each sample; ``rows`` (S, N/S) is the mask."""
+    """Return the means of ``values`` (N,) over each sample's valid rows, (S,), or 0 without any.
+
+    ``rows`` (S, N/S) is the mask of valid rows.
+    """
     total = torch.where(rows, values.view(rows.shape), 0).sum(dim=1)
     return total / rows.sum(dim=1).clamp(min=1)
 

@@ -34,7 +34,7 @@ class PenalisedLoss(Loss):
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
         base = masked_mean(self.row_loss(logits, targets), valid)
-        # Not the exponential of a log-softmax, which rounds differently: confidences that are equal
+        # The exponential of a log-softmax would round differently, but confidences that are equal
         # in the released codes must be equal here.
         probs = F.softmax(logits, dim=1)
         if self._of_pixels and self.most_pixels and len(logits) > self.most_pixels:

@@ -67,7 +67,7 @@ class CalibratedProbabilityLoss(ReducedLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return cross-entropy, or the loss of confidences and goals."""
+        """Return cross-entropy, or in epochs of calibration the loss of confidences and goals."""
         places = sample_places(self, self.confidences, valid, indices)
         top = logits.argmax(dim=1, keepdim=True)
         total = logits.logsumexp(dim=1)

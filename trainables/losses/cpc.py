@@ -86,7 +86,7 @@ def pairs_in_blocks(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
-    """Add all ordered pairs within ``head`` (N, B), in descending order.
+    """Add the sums over ordered pairs within ``head`` (N, B), whose rows are in descending order.
 
     softplus(d) + softplus(-d) = |d| + 2 log(1 + e^-|d|), with derivative tanh(d / 2).
     """
@@ -100,7 +100,7 @@ def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
 
 
 def _add_cross_pairs(head: Tensor, tail: Tensor, total: Tensor, slope: Tensor) -> None:
-    """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), which has no larger entries.
+    """Add the sums over pairs of ``head`` (N, B) and ``tail`` (N, T), which has no larger entries.
 
     A pair's exponential is the product of two factors of at most 1, relative to the smallest entry
     of ``head``, so that no pair needs its own exponential.
@@ -146,7 +146,7 @@ class CPCLoss(Loss):
     ) -> Tensor:
         """Return the mean of the three terms over the valid rows."""
         if logits.shape[1] < 2:
-            raise ValueError(f"K={logits.shape[1]} classes are outside [2, inf)")
+            raise ValueError(f"expected at least 2 classes, got K={logits.shape[1]}")
         rows = F.cross_entropy(logits, targets, reduction="none")
         own, others = split_logits(logits, targets)
         rows = rows + self.weight_1v1 * -F.logsigmoid(own - others).mean(dim=1)

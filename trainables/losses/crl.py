@@ -12,7 +12,7 @@ from trainables.losses._history import RankingLoss
 
 @LOSSES.register("crl")
 class CorrectnessRankingLoss(RankingLoss):
-    """Cross-entropy plus ``weight`` times a ranking of confidences by past correctness.
+    """Cross-entropy plus ``weight`` times a penalty that ranks confidences by past correctness.
 
     Each sample i is paired with the next one j of the batch, the last with the first. If the share
     of past epochs in which i was right is larger by m than that of j, the confidence of i should be
@@ -40,7 +40,8 @@ class CorrectnessRankingLoss(RankingLoss):
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy`` (divided by log K).
         condition: ``ranking`` or ``margin``, see above.
         margin: Spread of logits above which ``condition="margin"`` penalises, at least 0.
-        reduction: ``mean`` over the rows that are not ignored, or ``sum``; also of the penalty.
+        reduction: ``mean`` or ``sum`` over the rows that are not ignored, of cross-entropy and
+            penalty.
 
     Raises:
         ValueError: When called without ``prepare`` or ``indices``.

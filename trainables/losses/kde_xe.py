@@ -57,8 +57,9 @@ def ece_kde(
         valid: (N,), bool, False for ignored rows.
         bandwidth: Bandwidth of the Dirichlet or beta kernel, above 0; a number or scalar tensor.
         p: Exponent, at least 1.
-        form: One of ``FORMS``. ``canonical`` compares the whole vector and sums over the classes,
-            ``marginal`` each class alone and sums, ``top_label`` the largest probability.
+        form: One of ``FORMS``. ``canonical`` estimates frequencies given the vector of
+            probabilities, ``marginal`` given the probability of one class; both sum the errors
+            over the classes. ``top_label`` uses only the largest probability.
         inner: The result of ``log_inner``, if known; only for ``canonical``.
     """
     if form == "top_label":
@@ -111,7 +112,7 @@ def leave_one_out_bandwidth(
 
 
 def _excluded(valid: Tensor) -> Tensor:
-    """Return (N, N), bool: True if column j is ignored or equals row i."""
+    """Return an (N, N) mask: True at (i, j) if row j is ignored or i = j."""
     same = torch.eye(valid.shape[0], dtype=torch.bool, device=valid.device)
     return same.logical_or_(~valid)
 
@@ -121,7 +122,7 @@ def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
 
 
 def log_inner(probs: Tensor, valid: Tensor) -> Tensor:
-    """Return ``sum_k p_jk log p_ik``, (N, N); -1e30 if column j is ignored or equals row i."""
+    """Return ``sum_k p_jk log p_ik`` at (i, j), (N, N); -1e30 if row j is ignored or i = j."""
     inner = probs.log() @ probs.T
     # Hidden from autograd: masked entries have weight 0 and therefore no gradient.
     inner.detach().masked_fill_(~valid, _MASKED).fill_diagonal_(_MASKED)

@@ -9,10 +9,10 @@ from trainables.losses._base import LOSSES, RowLoss, allowed_classes
 class LabelSmoothingLoss(RowLoss):
     """Cross-entropy with the label ``1 - smoothing`` on the true class and the rest spread evenly.
 
-    ``spread`` selects these classes: ``all`` K classes, including the true one (Szegedy et al.;
-    released code of mbls), or the K - 1 ``others`` (released code of MDCA). With the same
-    ``smoothing`` their strengths differ by a factor of (K - 1)/K. The default is the original
-    definition, with which the published value was chosen. Masked classes get no share.
+    ``spread`` selects the classes that share the rest: ``all`` K classes, including the true one
+    (Szegedy et al.; released code of mbls), or the K - 1 ``others`` (released code of MDCA). With
+    the same ``smoothing`` their strengths differ by a factor of (K - 1)/K. The default is the
+    original definition, with which the published value was chosen. Masked classes get no share.
 
     Source: Szegedy et al., Rethinking the Inception Architecture, CVPR 2016.
 

@@ -49,7 +49,10 @@ class WeightedMMCELoss(PenalisedLoss):
         return root.where((counts > 0).all(), 0)
 
     def _pair_weights(self, counts: Tensor) -> Tensor:
-        """Return the factors, (2, 2), of the kernel sums: 1 / pairs, negative off the diagonal."""
+        """Return the factors of the kernel sums, (2, 2), negative off the diagonal.
+
+        Their size is 1 / pairs, for ``released`` about 1 / pairs^2.
+        """
         signs = 2 * torch.eye(2, dtype=counts.dtype, device=counts.device) - 1
         pairs = counts.outer(counts)
         weights = signs / pairs.clamp(min=1)

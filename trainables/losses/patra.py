@@ -16,14 +16,14 @@ class PrunedHuberLoss(PenalisedLoss):
     """Focal loss plus a Huber penalty of mean confidence minus accuracy; prunes training data.
 
     The penalty of a batch with mean confidence C and accuracy A is the Huber loss of C - A, a
-    square up to ``threshold`` and linear beyond; A is a constant for the gradient. After each
-    ``every`` epochs the share ``pruned`` of the remaining training samples with the lowest average
-    confidence is removed permanently. The average is ``momentum`` times the new confidence plus
+    square up to ``threshold`` and linear beyond; A is a constant for the gradient. Every ``every``
+    epochs, the share ``pruned`` of the remaining training samples is removed permanently: those
+    with the lowest average confidence. The average is ``momentum`` times the new confidence plus
     ``1 - momentum`` times the old average.
 
-    Pruned samples stay in the batches and affect batch statistics, but not value and gradient, so
-    no time is saved. In training mode a call also stores the batch; ``indices`` and pixels are as
-    for ``crl``.
+    Pruned samples stay in the batches and affect batch statistics, but neither the loss nor its
+    gradient, so no time is saved. In training mode a call also stores the batch; ``indices`` and
+    pixels are as for ``crl``.
 
     Source: Patra et al., Calibrating Deep Neural Networks using Explicit Regularisation and Dynamic
     Data Pruning, WACV 2023. No code was released. The abstract names penalty and pruning without
@@ -72,7 +72,7 @@ class PrunedHuberLoss(PenalisedLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return focal loss and penalty of the rows of kept samples."""
+        """Return the focal loss plus the weighted penalty, over the rows of kept samples."""
         places = sample_places(self, self.average, valid, indices)
         if self.training:
             self._note(logits.detach(), valid, places)

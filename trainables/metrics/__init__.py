@@ -1,4 +1,4 @@
-"""Metrics of accuracy and calibration; ``calibration_report`` computes all of them.
+"""Metrics of accuracy and calibration; ``calibration_report`` computes the usual ones.
 
 ``evaluation_report`` adds the debiased and smooth errors and the noise floors. ``METRICS``
 describes each metric. ``estimated_error`` estimates the true error.

@@ -81,7 +81,10 @@ class _Labels:
         return self.above + _penalty(self.rank) if kind == "raps" else self.above
 
     def limit(self, kind: str, percent: int, rows: Tensor) -> float:
-        """Return the threshold fitted on rows: a probability for LAC, otherwise a score."""
+        """Return the threshold fitted on rows: a probability for LAC, otherwise a score.
+
+        With too few rows for the level it is 0 (LAC) or infinite: sets then contain every class.
+        """
         own, wanted = self.own[rows], (len(rows) + 1) * percent / 100
         if wanted > len(rows):
             return 0.0 if kind == "lac" else math.inf
@@ -115,7 +118,7 @@ def _share(limit: float | Tensor, start: Tensor, width: Tensor) -> Tensor:
 
 def _sizes(scores: Scores, limits: Tensor) -> Tensor:
     """Return the sizes of each row's sets, (S, N), for limits (S, N) in the order of ``SETS``."""
-    # Divide by the row's largest probability, as the sorted values are.
+    # The sorted values below are relative to the row's largest probability, so the limits are too.
     limits = (limits / scores.confidence).T.contiguous()
     columns = {kind: [i for i, n in enumerate(SETS) if n.startswith(f"{kind}_")] for kind in KINDS}
     lac, aps, raps = (limits[:, columns[kind]].contiguous() for kind in KINDS)
@@ -149,10 +152,12 @@ def _most_penalised(limits: Tensor, scores: Scores) -> int:
 
 
 def _inside(limits: Tensor, ends: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many classes end below limits (n, m), and end and width of the next, (n, m).
+    """Return the number of classes below each limit, and the interval of the next class.
 
-    Intervals end at ``ends`` (n, E), have the widths ``probs`` and do not overlap, so that at most
-    one class is partly in the set. If no class follows, the last one is returned.
+    Score intervals end at ``ends`` (n, E), have the widths ``probs`` and do not overlap, so that at
+    most one class is partly in the set. A class is counted if its interval ends at or below the
+    limit. Of the next class (the last one if none follows), the end and the width are returned.
+    Limits and all results are (n, m).
     """
     whole = torch.searchsorted(ends, limits, right=True)
     last = whole.clamp(max=ends.shape[1] - 1)

@@ -30,7 +30,7 @@ class ReliabilityCurve:
 
     @property
     def error(self) -> float:
-        """Mean gap between accuracy and confidence, weighted by rows: ECE (mass: AECE)."""
+        """Mean of |accuracy - confidence|, weighted by rows: ECE, with equal-mass bins AECE."""
         gaps = np.where(self.count > 0, np.abs(self.accuracy - self.confidence), 0.0)
         return float(gaps @ self.count / self.count.sum())
 
@@ -65,14 +65,15 @@ def reliability_curve(
 
 
 class PredictedRows(NamedTuple):
-    """The top label of each row and its ECE bin; each array (N,).
+    """The top label of each row and its ECE bin; arrays are (N,), except ``sums``.
 
     Attributes:
         predicted: The first class with the largest score, int64.
         confidence: Its probability, float32.
         true: The probability of the label, float32.
         bins: The bin of the confidence, from 0, uint8.
-        sums: Count, confidences and right rows of each bin, (3, bins), float64.
+        sums: Number of rows, sum of confidences and number of right rows of each bin, (3, bins),
+            float64.
     """
 
     predicted: NDArray[np.int64]
@@ -123,7 +124,7 @@ def predicted_rows(
 def bin_table(
     index: NDArray[Any], confidence: NDArray[Any], right: NDArray[np.bool_], bins: int
 ) -> NDArray[np.float64]:
-    """Return count, confidences and right rows of each bin, (3, bins), from rows (N,)."""
+    """Return ``PredictedRows.sums``, (3, bins), from each row's bin, confidence and correctness."""
     return np.stack([np.bincount(index, each, bins) for each in (None, confidence, right)])
 
 

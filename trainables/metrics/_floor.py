@@ -64,7 +64,7 @@ def noise_floors(
 
     Labels of all rows are drawn from the predicted probabilities ``draws`` times, and the metric of
     ``calibration_report`` is computed for each draw. A perfectly calibrated model has the mean of
-    these values instead of 0: with 10,000 rows an ``ece`` of about 0.004. Smaller differences mean
+    these values instead of 0: with 10,000 rows an ``ece`` of about 0.004. Differences below it mean
     nothing.
 
     Args:
@@ -132,7 +132,7 @@ def noise_floors_of_groups(
     edges = width_edges(bins, torch.float64, top[0].device)
 
     def errors(scores: Tensor, hits: Tensor, edges: Tensor) -> Tensor:
-        """Return the sum of all bins' gaps for each draw, (draws,)."""
+        """Return the sum of all bins' absolute gaps for each draw, (draws,)."""
         residuals, _ = _residuals(scores, hits, edges, place, count)
         return (signs @ residuals).abs().sum((0, 2))
 
@@ -151,10 +151,10 @@ def noise_floors_of_groups(
 def bin_spread_of_groups(
     log_probs: ArrayLike, labels: ArrayLike, groups: Tensor, bins: int = 15
 ) -> NDArray[np.float64]:
-    """Return the standard error of each bin's accuracy for rows in groups, (bins,), as fractions.
+    """Return the standard error of accuracy minus confidence in each bin, (bins,), as fractions.
 
-    It is the standard error of accuracy minus mean confidence in the bins of ``reliability_curve``,
-    from the residuals of ``noise_floors_of_groups``; NaN if a bin is empty.
+    The rows are in groups; see ``noise_floors_of_groups`` for the residuals. The bins are those of
+    ``reliability_curve``. An empty bin has NaN.
 
     Raises:
         ValueError: See ``noise_floors_of_groups``.

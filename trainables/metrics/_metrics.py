@@ -25,7 +25,7 @@ BETTER: tuple[Better, ...] = ("higher", "lower", "neither")
 
 @dataclass(frozen=True)
 class Metric:
-    """Properties of a metric; ``_report`` computes it by its name.
+    """Properties of a metric.
 
     Attributes:
         name: The name in reports, journals and tables.
@@ -41,9 +41,10 @@ class Metric:
         bounds: Its lowest and highest possible value.
         binned: Whether it depends on the number of bins.
         floored: Whether it has a noise floor, which is a metric of its own.
-        relative: Smallest relevant difference between nights, as a fraction of the usual value.
-        absolute: Smallest relevant difference between nights, in the metric's own unit. If both
-            are 0, nights are not judged by this metric.
+        relative: Smallest relevant difference between nightly runs, as a fraction of the usual
+            value.
+        absolute: Smallest relevant difference between nightly runs, in the metric's own unit. If
+            ``relative`` and ``absolute`` are 0, nightly runs are not judged by this metric.
         version: Increase it when the same predictions give another value, so that stored
             evaluations are computed again.
         compute: The function of a plugin's metric; see ``Metrics.register``.
@@ -70,7 +71,7 @@ class Metric:
 
     @property
     def is_judged(self) -> bool:
-        """Return True if nights are judged by this metric."""
+        """Return True if nightly runs are judged by this metric."""
         return self.relative > 0 or self.absolute > 0
 
     def floor(self) -> Self:
@@ -179,7 +180,7 @@ SHOWN = ("label", "better", "percent", "digits", "floored")
 
 
 class Metrics(Catalogue[Metric]):
-    """Metrics by name: built-in ones, then those of active plugins, then of stored plugins."""
+    """Metrics by name: built-in ones, then those of active plugins and of stored sweeps."""
 
     def __init__(self, own: tuple[Metric, ...]) -> None:
         super().__init__("metric", "trainables.metrics")
@@ -247,7 +248,10 @@ class Metrics(Catalogue[Metric]):
 
     @property
     def measurable(self) -> list[str]:
-        """Return the metrics that can be computed from log-probabilities and labels alone."""
+        """Return the names of metrics computed from log-probabilities and labels alone.
+
+        Noise floors and the p-value and interval of the calibration test are left out.
+        """
         ours = (m for m in self._entries.values() if m.source in ("report", "test", "rows"))
         means = {"signed_ece", *(f"{name}_coverage" for name in SETS)}
         names = (
@@ -272,7 +276,7 @@ class Metrics(Catalogue[Metric]):
         return {name: {key: plain[key] for key in SHOWN} for name, plain in found.items()}
 
     def declare(self, described: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the metrics of a stored sweep's plugins, which can only be shown."""
+        """Add the metrics of a stored sweep's plugins, which can be shown but not computed."""
         for name, plain in described.items():
             if name not in self._entries:
                 shown = {key: plain[key] for key in SHOWN if key in plain}

@@ -42,9 +42,10 @@ class Refined(NamedTuple):
 
 
 def halves(rows: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two pairs of row numbers: the half to fit on and the half to measure.
+    """Yield two pairs of row numbers, each the half to fit on and the half to measure.
 
-    Halves are drawn at random with a fixed seed, because the rows may be sorted.
+    Halves are drawn at random with a fixed seed, because the rows may be sorted. A single row is in
+    both halves of a single pair.
     """
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
     first, second = order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
@@ -92,7 +93,7 @@ class _Moved:
         self.by = self._slopes[0] / self._bends[0].clamp(min=1e-300)
 
     def chance(self, rest: int) -> Tensor:
-        """Return half of the second-order variance of both mean scores, (2,).
+        """Return half of the second-order variance of the mean NLL and Brier score, (2,).
 
         It is the error of the temperature times the random slope of the other half's scores, plus
         the effect of their curvature.
@@ -124,7 +125,10 @@ def _scaled(logits: Tensor, labels: Tensor, scales: Tensor) -> tuple[Tensor, Ten
 
 
 def _scale(logits: Tensor, labels: Tensor, scale: float) -> float:
-    """Return the factor of logits (N, K) with the lowest NLL; NLL is convex in this factor."""
+    """Return the factor in ``LIMITS``, of logits (N, K), with the lowest NLL.
+
+    The NLL is convex in this factor; the search begins at ``scale``.
+    """
     logits = logits.sub(logits.amax(1, keepdim=True)).clamp_(min=LOWEST)
     true, blocks = logits.gather(1, labels[:, None]).mean(), row_blocks(logits)
     for _ in range(STEPS):

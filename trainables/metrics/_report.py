@@ -73,7 +73,8 @@ def calibration_report(
             which sort every class, 100 classes take a twentieth of the time.
 
     Returns:
-        The metrics by name, all as fractions; in the order of ``REPORTED``.
+        The metrics by name, in the order of ``REPORTED``, then those of ``direction``. All but
+        ``nll`` and ``brier`` are fractions.
 
     Raises:
         ValueError: If a metric is unknown, both or none of ``logits`` and ``probs`` are given,
@@ -217,7 +218,7 @@ OF_ROWS = ("acc", "nll", "brier")  # Means of independent values per row.
 
 
 def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-    """Return terms (N,), float64, whose mean is a metric of ``evaluation_report``.
+    """Return terms (N,), float64, whose mean is a metric.
 
     For proper scores and accuracy, a term is the row's own score. For a calibration error, it is
     the row's gap between score and hit, with the sign of the sum over its bin or neighbourhood: the
@@ -243,8 +244,8 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
 def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Return terms (N,), float64, whose mean is a plugin's metric; see ``row_terms``.
 
-    For a scalar, they are pseudo-values of a jackknife over 50 groups of rows, so that their
-    standard error is that of the jackknife; rows are assumed to be independent.
+    If the plugin returns a scalar, they are pseudo-values of a jackknife over at most 50 groups of
+    rows, so that their standard error is that of the jackknife; rows are assumed to be independent.
     """
     probs, truth = probs_and_labels(logits, labels)
     found = plugins_metric(metric, probs, truth)

@@ -28,7 +28,7 @@ COLUMN_ELEMENTS = 1 << 20
 """The limit for blocks of whole classes, which are sorted and should fit in the CPU's cache."""
 
 SUM_TOLERANCE = 1e-3
-"""Largest distance of a row's sum from 1, unless the precision is coarser (as half is)."""
+"""Largest distance of a row's sum from 1, unless the precision is coarser (as of float16)."""
 
 
 class Scores:
@@ -142,7 +142,7 @@ def _check_sums(sums: Tensor, dtype: torch.dtype) -> None:
     worst = float(sums[(sums - 1).abs().argmax()])
     if abs(worst - 1) > max(SUM_TOLERANCE, 2 * torch.finfo(dtype).eps):
         raise ValueError(
-            f"expected rows of probs to sum to 1, got {worst:.6g}; pass logits as logits="
+            f"expected rows of probs to sum to 1, got {worst:.6g}; pass logits as `logits`"
         )
 
 
@@ -338,7 +338,7 @@ class Binned:
         """Return terms (C, N) whose mean is the sum over bins of ``n_b / N gap_b^2``, debiased.
 
         Multiplying each score's gap by the mean gap of the other scores in its bin makes the
-        estimate unbiased. A bin with one score has no gap.
+        estimate unbiased. A bin with one score contributes 0.
         """
         gaps = self._scores - self._hits
         others = (self.counts - 1).clamp(min=1).gather(1, self._index)
@@ -347,7 +347,7 @@ class Binned:
         return 2 * squares - means.gather(1, self._index)
 
     def chance_squares(self) -> Tensor:
-        """Return each bin's sum of ``p (1 - p)``, divided by its scores minus 1, (C, bins)."""
+        """Return each bin's sum of ``p (1 - p)`` over its number of scores minus 1, (C, bins)."""
         return self._sums(self._scores * (1 - self._scores)) / (self.counts - 1).clamp(min=1)
 
     def squared_chance(self) -> float:
@@ -359,7 +359,7 @@ class Binned:
 
 
 def variance_of_mean(terms: Tensor, chance: float) -> float:
-    """Return the variance of the mean of terms (N,) that include a row's effect on others.
+    """Return the variance of the mean of terms (N,) that include a row's effect on other rows.
 
     Like a jackknife (Efron and Stein 1981), the spread of such terms counts the second-order
     variance twice. This matters for a calibrated network, which has no other variance.
@@ -379,7 +379,7 @@ def right_spread(terms: Tensor, chance: float) -> Tensor:
 
 
 def chance_gaps(mean_gaps: Tensor, counts: Tensor, hits: Tensor) -> Tensor:
-    """Return the expected bias of the bins' mean gaps; all arguments have one shape."""
+    """Return the expected bias of the bins' mean gaps; all arguments have the same shape."""
     filled = counts.clamp(min=1)
     rate = hits / filled
     deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()

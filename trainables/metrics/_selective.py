@@ -53,7 +53,7 @@ class Ranked:
         return self._placed(kept + before - kept.mean())
 
     def risk_at(self, coverage: float) -> Tensor:
-        """Return terms of the error rate of the most confident rows, a share ``coverage``."""
+        """Return terms of the error rate of the most confident share ``coverage`` of the rows."""
         kept = min(max(math.ceil(coverage * self._rows - 1e-9), 1), self._rows)
         inside, margin = self._level((self._rank <= kept).double()), self._risk_near(kept)
         return self._placed(inside * (self._wrong - margin) * (self._rows / kept) + margin)

@@ -86,7 +86,7 @@ class StreamedReport:
         self._classes.hits = _add_at(self._classes.hits, index.gather(1, labels[:, None])[:, 0])
 
     def report(self) -> dict[str, float]:
-        """Return the metrics, all as fractions; in the order of ``METRICS``.
+        """Return the metrics in the order of ``METRICS``; all but NLL and Brier are fractions.
 
         Raises:
             ValueError: If no row was added.
@@ -127,10 +127,10 @@ class StreamedReport:
     def aece_error(self) -> float:
         """Return the largest possible difference of ``aece`` from ``calibration_report``.
 
-        Rows in the cell of an edge may belong to the bin above or below. Moving them changes the
-        gap of each bin by at most the number of wrong rows in the cell, or the sum of
-        1 - confidence of the right ones. The sum of both absolute gaps changes only if the gaps may
-        have different signs.
+        Rows in the cell of an edge may belong to the bin above or below. Moving them changes each
+        bin's sum of confidence minus hit by at most the number of wrong rows in the cell or the
+        cell's sum of 1 - confidence, whichever is larger. The sum of the two absolute gaps changes
+        only if the gaps may have different signs.
         """
         sums = self._top_cells
         cells, gaps = _edge_cells(sums.counts, self._bins), _mass_gaps(sums, self._bins)

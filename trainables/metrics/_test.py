@@ -11,10 +11,10 @@ LEVEL = 0.95
 
 
 class CalibrationTest(NamedTuple):
-    """The debiased squared error between confidence and hit rate over bins of equal mass.
+    """A test and an interval of the squared error between confidence and hit rate.
 
     Attributes:
-        p: Probability of an error at least as large if the confidence is calibrated.
+        p: Probability of an estimate at least as large if the confidence is calibrated.
         low, high: Ends of the 95 % interval of the error, at least 0.
     """
 
@@ -24,7 +24,7 @@ class CalibrationTest(NamedTuple):
 
 
 def calibration_test(binned: Binned) -> CalibrationTest:
-    """Test one row of confidences in bins.
+    """Test the debiased squared error of confidences in bins; ``binned`` has one row, C = 1.
 
     Sun, Chaudhari, Barnett and Dobriban (arXiv:2408.08998): one part of the estimate's variance
     falls with the error, the other is that of a calibrated model; the normal interval uses both.

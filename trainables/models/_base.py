@@ -38,9 +38,10 @@ _POOLING = (
 
 
 def units(module: nn.Module, granularity: str) -> list[list[nn.Module]]:
-    """Return the modules of a network in groups; each group begins with a module with weights.
+    """Return the modules of a network in groups.
 
-    Normalisation, activation and pooling belong to the group of the layer before them.
+    Each module with weight matrices begins a group. Normalisation, activation and pooling belong to
+    the group of the layer before them.
 
     Args:
         module: The network, or its extractor.

@@ -95,7 +95,7 @@ def basic_branch(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 def bottleneck_branch(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-    """Return 1x1, 3x3 and 1x1 convolutions around a quarter of the output channels."""
+    """Return 1x1, 3x3 and 1x1 convolutions; the inner width is a quarter of the output channels."""
     width = outputs // EXPANSION
     return [
         convolution(inputs, width, 1),
@@ -121,7 +121,10 @@ def basic_block(inputs: int, outputs: int, stride: int) -> nn.Module:
 def stages(
     inputs: int, widths: Sequence[int], counts: Sequence[int], block: BlockMaker
 ) -> nn.Sequential:
-    """Return a stage of ``counts`` blocks for each width; all stages but the first halve images."""
+    """Return one stage per width, with the number of blocks in ``counts``.
+
+    All stages but the first halve the image size.
+    """
     parts: list[nn.Module] = []
     for position, (width, count) in enumerate(zip(widths, counts, strict=True)):
         blocks = [block(inputs, width, 2 if position else 1)]

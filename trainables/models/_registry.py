@@ -95,7 +95,7 @@ def without_weights(name: str) -> str:
 
 
 def hub_address(name: str) -> HubAddress:
-    """Return the repository and the commit in the name of a network on the Hub."""
+    """Return repository and commit of a Hub network's name; raise ``InputError`` for a branch."""
     address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), f"model {name!r}")
     if not address.fixed or address.part:
         raise InputError(
@@ -118,7 +118,7 @@ def check_model(name: str) -> None:
 
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:
-    """Return the error for an unknown name, with near names or the first of all names."""
+    """Return the error for an unknown name, with similar names or the first known names."""
     listed = known_names(name, known, "models")
     if listed.startswith("there") and len(known) > SHOWN:
         first = [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"]

@@ -51,7 +51,7 @@ def _dilate(stage: nn.Module, rate: int, first: int) -> None:
 
 
 def _resnet(name: str, pretrained: bool) -> Any:
-    """Return an ImageNet ResNet with an output stride of 8."""
+    """Return a ResNet with an output stride of 8, with ImageNet weights if ``pretrained``."""
     bottlenecks = name != "resnet34"
     dilated = [False, True, True] if bottlenecks else None
     models = importlib.import_module("torchvision.models")

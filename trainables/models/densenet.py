@@ -49,8 +49,9 @@ def densenet(
 ) -> Network:
     """Build a dense network with a 3x3 stem and no pooling before the first block.
 
-    The stem has ``first`` channels; ``counts`` are the layers of each dense block. ``bottleneck``
-    is the BC form: bottleneck layers, and transitions that halve the channels.
+    The stem has ``first`` channels; ``counts`` are the numbers of layers of the dense blocks.
+    ``bottleneck`` is the BC form: bottleneck layers, and transitions that halve the channels. Too
+    small images raise ``InputError``.
     """
     smallest = 2 ** (len(counts) - 1)
     if shape.size < smallest:

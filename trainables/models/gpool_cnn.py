@@ -41,7 +41,7 @@ class Embedding(nn.Module):
         self.width = self.weight.shape[1]
 
     def forward(self, texts: Tensor) -> Tensor:
-        """Map word numbers (N, L) to vectors (N, D, L); return floats, which are vectors, as is."""
+        """Map word numbers (N, L) to vectors (N, D, L); return vectors (floats) unchanged."""
         if texts.is_floating_point():
             return texts
         return F.embedding(texts, self.weight, padding_idx=0).transpose(1, 2)

@@ -139,7 +139,7 @@ def _arguments(name: str, size: int) -> dict[str, Any]:
 
 
 def _take_channels(model: nn.Module, channels: int) -> None:
-    """Replace the first convolution if its number of input channels differs."""
+    """Replace the first convolution if it does not have this number of input channels."""
     name, old = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
     if old.in_channels != channels:
         sizes = old.kernel_size, old.stride, old.padding, old.dilation

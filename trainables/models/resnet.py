@@ -91,7 +91,7 @@ def resnet(
     For 64x64 images the last feature map is pooled to 2x2 instead of 1x1, which gives four times
     as many features, as in the focal-calibration and MbLS code for Tiny-ImageNet. Other sizes are
     pooled to 1x1. ``expansion`` is a block's output channels divided by its width; ``counts`` are
-    the blocks of each stage.
+    the numbers of blocks of the stages.
     """
     widths = [width * expansion for width in (64, 128, 256, 512)]
     layers: list[nn.Module] = [stem(shape.channels, 64), stages(64, widths, counts, block)]

@@ -45,7 +45,7 @@ def wide_resnet(
     block: BlockMaker,
     bias: bool = False,
 ) -> Network:
-    """Build the pre-activation form of depth ``6 * blocks + 4``, including projections.
+    """Build the pre-activation form; its depth, including projections, is ``6 * blocks + 4``.
 
     ``bias`` says whether the first convolution has a bias.
     """

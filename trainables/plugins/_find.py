@@ -43,7 +43,7 @@ class Source:
 
     @cached_property
     def code(self) -> str:
-        """Return the SHA-256 (hex) of the plugin's files and everything they import."""
+        """Return the SHA-256 (hex) of the plugin's files and their imports; see ``Brought``."""
         return combined(self.own_code, self.brought.identity)
 
     @cached_property
@@ -75,13 +75,13 @@ class Source:
 
     @cached_property
     def brought(self) -> Brought:
-        """Return everything that the plugin's files import."""
+        """Return the imports of the plugin's files; see ``Brought``."""
         begin = self.module if self.is_package else FILE
         return brought_by(self.modules, begin, self.root.parent)
 
     @property
     def copied(self) -> dict[str, bytes]:
-        """Return the files to copy: the plugin's, and modules that exist only in its folder."""
+        """Return the files to copy: the plugin's, modules only in its folder, and ``IDENTITY``."""
         folder = self.root.parent
         found = [self.brought.modules[name] for name in self.brought.nearby]
         nearby = {str(Path(each.origin).relative_to(folder)): each.content for each in found}
@@ -119,7 +119,7 @@ def find_source(named: str, folder: Path) -> Source:
 
 
 def installed_sources() -> Iterator[Source]:
-    """Yield the source of every installed package that has an entry point."""
+    """Yield the source of every installed package that has an entry point of calsweep."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         yield _installed(point.name, point.module)
 

@@ -40,7 +40,7 @@ class Brought:
         nearby: Names of modules that exist only in the plugin's folder.
         computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
-        absent: All other names that were looked up, such as those of functions.
+        absent: Names that were looked up but are not in ``modules``, such as those of functions.
     """
 
     modules: Mapping[str, Module]
@@ -61,7 +61,7 @@ class Brought:
 
 
 def combined(own: str, identity: Mapping[str, str]) -> str:
-    """Return one hash of a plugin's own code and everything it imports."""
+    """Return one hash of a plugin's own hash and the ``Brought.identity`` of its imports."""
     if not identity:
         return own
     return hashlib.sha256(f"{own}\n{json.dumps(identity, sort_keys=True)}".encode()).hexdigest()
@@ -96,7 +96,10 @@ class _Following:
     walked: set[str] = field(default_factory=set)
 
     def visit(self, name: str) -> Sequence[str] | None:
-        """Look up a module and its parent packages; return the folders of its submodules."""
+        """Look up a module and its parent packages; return the folders of its submodules.
+
+        Return None if it has none, is not found, or is not followed.
+        """
         if name not in self.seen:
             parent = name.rpartition(".")[0]
             path = self.visit(parent) if parent else None
@@ -160,7 +163,7 @@ class _Following:
 
 
 def find_spec(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Return the spec of a module below a path without importing its parent packages."""
+    """Return a module's spec, None if there is none, without importing its parent packages."""
     # With a path, PathFinder needs the parent packages to be imported.
     skipped = (SERVED,) if path is None else (SERVED, PathFinder)
     finders: list[Any] = [finder for finder in sys.meta_path if finder not in skipped]
@@ -198,7 +201,10 @@ def _is_pythons(spec: ModuleSpec) -> bool:
 
 
 def _owner(place: Path) -> Distribution | None:
-    """Return the distribution that owns a file; None if installed from a folder or repository."""
+    """Return the distribution that owns a file.
+
+    Return None if there is none, or if it was installed from a folder or repository.
+    """
     for entry in map(Path, dict.fromkeys(each or os.getcwd() for each in sys.path)):
         if place.is_relative_to(entry) and entry.is_dir():
             line = f"\n{place.relative_to(entry).as_posix()},"

@@ -63,7 +63,7 @@ class Plugin:
         return self.source.code
 
     def where(self, error: BaseException) -> str:
-        """Return the file and line (of the plugin or its imports) that raised an error."""
+        """Return the file and line of the plugin or its imports that raised an error; or empty."""
         return _where(error, self.source)
 
     @property
@@ -132,7 +132,7 @@ def load_plugins(
 
 @contextmanager
 def named_plugins_only() -> Iterator[None]:
-    """Within the block, ignore installed plugins that are not named."""
+    """Begin the block without plugins, and load only named ones in it; restore all afterwards."""
     before, token = [*_active], _hides_installed.set(True)
     try:
         _activate(())

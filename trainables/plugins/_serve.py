@@ -96,7 +96,7 @@ def serve(modules: Mapping[str, Module], absent: Iterable[str] = ()) -> set[str]
 
 
 def _unload(name: str) -> None:
-    """Make Python import a module again, including the source modules below a package."""
+    """Make the next import load a module, and all source modules below it, again."""
     for known, module in list(sys.modules.items()):
         is_source = str(getattr(module, "__file__", "")).endswith(".py")
         if known == name or (known.startswith(f"{name}.") and is_source):

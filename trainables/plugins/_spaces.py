@@ -42,7 +42,7 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
 
 
 def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
-    """Return the relative path of a part's YAML."""
+    """Return the relative path of a part's YAML file; None if there is none."""
     if source.is_package:
         paths = map(PurePosixPath, sorted(source.files))
         named = (str(path) for path in paths if path.name == f"{name}{SPACE}")
@@ -73,7 +73,7 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
 def _parameter(
     item: Field[Any], known: Mapping[str, Any], source: str, where: str
 ) -> dict[str, Any]:
-    """Return the fields of a parameter; one without two finite ends keeps its default."""
+    """Return a parameter's fields; a number without two finite limits is not searched."""
     default = item.default
     if default is MISSING or not isinstance(default, bool | int | float | str):
         raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")

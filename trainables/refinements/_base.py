@@ -26,8 +26,9 @@ class Refinement(CheckedFields, ABC):
         second_pass: Whether ``end_epoch`` gets accuracy and confidence of ``feedback_logits`` from
             another pass after the epoch, instead of those of the training steps.
         held_out: Whether that pass uses held-out rows instead of the training set.
-        accept: ``always``, or ``better``: only if validation NLL is lower than the network's own
-            by more than the paired standard error. Otherwise the network keeps its own classifier.
+        accept: When the new classifier replaces the network's own: ``always``, or only if it is
+            ``better``, which means that it lowers the validation NLL by more than the paired
+            standard error.
         changes_batches: Whether ``start_batch`` has an effect.
         views: Features of the training set: ``augmented`` (one view of the augmented images per
             epoch) or ``original`` (of the unaugmented images).
@@ -98,8 +99,8 @@ class Refinement(CheckedFields, ABC):
 
         Args:
             head: The head.
-            accuracy: Share of the training samples that were classified correctly.
-            confidence: Mean largest probability over the training samples.
+            accuracy: Share of correct rows, in the training steps or in the second pass.
+            confidence: Mean largest probability over the same rows.
         """
         return {}
 

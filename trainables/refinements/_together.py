@@ -23,12 +23,12 @@ Found = TypeVar("Found")
 
 
 class HeadsTogether:
-    """Runs the epochs of several ``HeadTrainer`` at once, with equal results to float tolerance.
+    """Runs the epochs of several ``HeadTrainer`` at once, with the same results up to rounding.
 
-    Every member keeps its own random numbers, order, masks, learning rate and feedback. Heads of
-    about the same size are stacked, so that a step is one large product instead of one small
-    product per head. If launches take most of the time, many heads take hardly longer than one; if
-    arithmetic does (wide heads on a CPU), the gain is small.
+    Each trainer (member) keeps its own random numbers, order, masks, learning rate and feedback.
+    Heads of about the same size are stacked, so that a step is one large product instead of one
+    small product per head. If launches take most of the time, many heads take hardly longer than
+    one; if arithmetic does (wide heads on a CPU), the gain is small.
 
     Members have refinements with the same ``together_key``, and the same views and epoch. They are
     updated in place.
@@ -110,7 +110,7 @@ class _HeadStack:
     def _feedback(self, view: Tensor, trained_on: Tensor) -> Tensor:
         """Return accuracy and mean confidence for each refinement's ``end_epoch``, (M, 2).
 
-        They are ``trained_on``, unless the refinement needs a second pass.
+        They are ``trained_on``, those of the training steps, unless it needs a second pass.
         """
         second_pass = [trainer.refinement.second_pass for trainer in self.trainers]
         if not any(second_pass):

@@ -135,7 +135,7 @@ class HeadTrainer:
         return self._views[self.epoch % len(self._views)].to(self._device)
 
     def draw_order(self) -> tuple[Tensor, Generator]:
-        """Draw an epoch's order of samples (N,) and the seed of its other random numbers."""
+        """Draw an epoch's order of samples (N,); return it with a generator for the epoch."""
         order = torch.randperm(len(self.labels), generator=self._generator).to(self._device)
         return order, Generator(self._device).manual_seed(self._draw_seed())
 

@@ -31,9 +31,9 @@ class FeatureClipping(FittedRefinement):
     Feature Clipping for Uncertainty Calibration, arXiv 2410.19796. The threshold minimises the NLL
     of validation rows, as in the authors' scripts. They search 0 to 19.99 in steps of 0.01; here
     there are 63 thresholds from 1 % to 93 % of the largest feature, each 8 % above the last, and
-    infinity, so that features may have any scale. Released code clips above only in one class and
-    on both sides in another, which agree on features after ReLU; here it is both sides. Predicted
-    classes may change.
+    infinity, so that features may have any scale. Features are clipped on both sides. (The authors'
+    code has a class that does so and one that clips only from above; after a ReLU both give the
+    same result.) Predicted classes may change.
     """
 
     excludes = dict.fromkeys(
@@ -47,7 +47,7 @@ class FeatureClipping(FittedRefinement):
     def fit_head(
         self, head: nn.Module, classifier: nn.Linear, features: Tensor, labels: Tensor
     ) -> dict[str, float]:
-        """Set the classifier and the best threshold; return the share of features it clips."""
+        """Set the classifier and the best threshold; return the share of clipped features."""
         assert isinstance(head, ClippedHead)
         head.classifier.load_state_dict(classifier.state_dict())
         sizes = features.abs()
@@ -64,9 +64,9 @@ class FeatureClipping(FittedRefinement):
         return float(F.cross_entropy(head(features).double(), labels))
 
     def remarks(self, head: nn.Module) -> list[str]:
-        """Say so if nothing is clipped."""
+        """Return a message if nothing is clipped."""
         if not isinstance(head, ClippedHead) or head.threshold.isfinite():
             return []
         return [
-            "feature-clipping: no threshold lowers the NLL of validation rows, nothing is clipped"
+            "feature-clipping: no threshold lowers the NLL of validation rows, so it clips nothing"
         ]

@@ -36,7 +36,7 @@ class MaskedHead(nn.Module):
 
     Args:
         widths: D, the hidden widths if any, K.
-        q: Initial share of the weights.
+        q: Initial q, a share of the weights.
         q_role: Whether q is the share that masks ``keep`` or ``drop``.
         inference: Weights in eval mode: ``scaled`` by the share that is kept, unchanged
             (``dense``), or only those of the ``last`` mask.
@@ -184,18 +184,19 @@ class MaCCal(Refinement):
         restrict_gradient: Whether masked weights stay the same, instead of being updated with the
             gradient that they would have unmasked.
         restructure: Whether the new classifier has two layers instead of one.
-        sparsity: ``fixed`` keeps q0, where 0 drops nothing; ``adaptive`` changes q within
-            ``eta_init``; ``decaying`` within the decaying limit.
+        sparsity: ``fixed`` keeps q0; ``adaptive`` changes q by at most ``eta_init`` per epoch;
+            ``decaying`` by at most the decaying limit.
         resample: A new mask each ``epoch`` (the text) or each ``batch`` (Algorithm 1).
         clock: Whether t of eq. 13 counts epochs from the ``start``, beginning at 1, or stays at 1
             until the ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
         inference: ``scaled`` multiplies each weight by its probability of being kept, as after
             dropout; ``dense`` uses all weights unchanged; ``last`` uses those of the last mask.
-        feedback: Outputs that eq. 12 measures: ``deployed`` those of inference; ``dense`` those
-            with all weights unchanged; ``training`` the masked outputs of the training steps;
-            ``validation`` those of inference on validation rows. All but ``training`` need another
-            pass per epoch. Use ``validation`` with a gamma of 1, because confidence should equal
-            accuracy there; it fits one number, q, to the rows that also choose configurations.
+        feedback: Outputs whose confidence and accuracy enter eq. 12: ``deployed`` means the outputs
+            of inference, ``dense`` the outputs with all weights unchanged, ``training`` the masked
+            outputs of the training steps, and ``validation`` the outputs of inference on validation
+            rows. All but ``training`` need another pass per epoch. Use ``validation`` with a gamma
+            of 1, because confidence should equal accuracy there; it fits one number, q, to the rows
+            that also choose configurations.
         variant: ``ours`` or ``paper``, see above; it also limits q.
         q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
         optimizer: ``plain`` SGD, whose velocity and decay still change weights with a zero
@@ -247,7 +248,7 @@ class MaCCal(Refinement):
         )
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
-        """Use the new q and draw the epoch's mask."""
+        """Use the new q, and draw a mask if ``resample`` is ``epoch``."""
         head = _masked(head)
         head.q.copy_(head.next_q)
         if not self.changes_batches:
@@ -264,7 +265,10 @@ class MaCCal(Refinement):
         buffers: Mapping[str, Tensor],
         generators: Sequence[Generator],
     ) -> Callable[[], dict[str, Tensor]] | None:
-        """Return a function that draws a batch's masks; None if the optimiser needs the masks."""
+        """Return a function that draws a batch's masks.
+
+        Return None if a mask lasts an epoch, or if the optimiser needs the masks.
+        """
         if not self.changes_batches or self.movable(heads[0]):
             return None
         keep = buffers["q"] if self.q_role == "keep" else 1 - buffers["q"]
@@ -294,14 +298,14 @@ class MaCCal(Refinement):
         return head(features) if self.feedback in DEPLOYED else head.dense(features)
 
     def together_key(self) -> Hashable | None:
-        """Return the head's structure, masks and feedback."""
+        """Return all settings that heads must share."""
         structure = (self.restructure, self.restrict_gradient, self.optimizer)
         masks = (self.resample, self.q_role, self.inference)
         measured = (self.feedback in DEPLOYED, self.held_out, self.variant)
         return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
-        """Return the present masks, unless masked weights may change."""
+        """Return the present masks; empty if masked weights may change."""
         frozen = self.restrict_gradient and self.optimizer == "masked"
         return _masked(head).masks() if frozen else {}
 

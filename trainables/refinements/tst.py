@@ -36,5 +36,5 @@ class TwoStageTraining(Refinement):
         return nn.Sequential(encoder, nn.Linear(self.latent_dim, num_classes))
 
     def together_key(self) -> Hashable:
-        """Return the number of layers and epochs."""
+        """Return whether the head is a perceptron, and the number of epochs."""
         return ("tst", self.latent_dim > 0, self.epochs)

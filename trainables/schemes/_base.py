@@ -13,8 +13,8 @@ class Scheme(CheckedFields):
     """A change of the training procedure: frozen layers, another head, a weighting.
 
     The base class trains without changes; a subclass declares its arguments as fields and overrides
-    the steps that it changes. State of an interrupted trial is in ``state_dict`` or in the network
-    that ``attach`` returns.
+    the steps that it changes. State that a resumed trial needs must be in ``state_dict`` or in the
+    network that ``attach`` returns.
 
     Attributes:
         forms_loss: Whether it replaces ``training_loss``, so that it cannot be combined with an
@@ -33,7 +33,7 @@ class Scheme(CheckedFields):
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network to train, which may be a wrapped or extended one.
 
-        Only ``classify`` may differ: refinements use its ``features``.
+        Its ``features`` must be those of ``network``, because refinements use them.
         """
         return network
 

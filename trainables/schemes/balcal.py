@@ -36,7 +36,7 @@ def frame_of(basis: Tensor) -> Tensor:
 def class_lengths(targets: Tensor, num_classes: int) -> Tensor:
     """Return the length of each class's column in a batch, (K,); rare classes have longer ones.
 
-    ``sqrt((B / number of classes present) / count)``; 1 for a class that is absent.
+    ``sqrt((rows / classes present) / rows of the class)``; 1 for a class that is absent.
     """
     counts = torch.zeros(num_classes, device=targets.device)
     counts.index_add_(0, targets, torch.ones_like(targets, dtype=counts.dtype))
@@ -55,8 +55,9 @@ def balancing_weight(
 
     The mixture ``w * linear + (1 - w) * frame`` of logits (N, K) should have a mean confidence of
     ``delta`` times the accuracy. As in the released code, the result is the last mid-point whose
-    gap is smaller than that of w = 1, or 1 if the linear classifier alone is not confident enough.
-    The search ends when the interval is as small as the tolerance.
+    absolute gap is smaller than that of w = 1. It is 1 if there is none, or if the linear
+    classifier alone is not confident enough. The search ends when the interval is as small as the
+    tolerance.
     """
     first_gap = _excess(linear_logits, targets, delta)
     left, right = torch.zeros_like(first_gap), torch.ones_like(first_gap)
@@ -75,9 +76,9 @@ class BalancedNetwork(Network):
     """A network with a second classifier: an adaptor before a fixed simplex frame.
 
     The adaptor is a residual bottleneck with batch normalisation. In the released code it has two
-    3x3 convolutions before the pooling; here it has two linear layers after it, so that it works
-    with every network and the linear classifier keeps its ``features``. If there are fewer features
-    than classes, they are padded with zeros to K dimensions.
+    3x3 convolutions before the pooling; here it has two linear layers after the pooling, so that it
+    works with every network and the linear classifier keeps its ``features``. If there are fewer
+    features than classes, they are padded with zeros to K dimensions.
     """
 
     frame: Tensor
@@ -185,7 +186,7 @@ class BalCAL(Scheme):
         return {"balcal_weight": weight}
 
     def _keep(self, logits: Tensor, targets: Tensor) -> None:
-        """Store a step's outputs; the device counts rows, because it may replay the step alone."""
+        """Store a step's outputs; a tensor counts rows, because a GPU may replay the step alone."""
         rows = self._seen + torch.arange(len(targets), device=targets.device)
         self._logits.index_copy_(1, rows, logits)
         self._targets.index_copy_(0, rows, targets)

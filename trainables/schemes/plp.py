@@ -21,7 +21,7 @@ class ProgressivelyLayerPeeled(Scheme):
     The released schedule stops forever if two groups are due in the same epoch, as with fewer
     epochs than groups; here both are frozen.
 
-    Not for short trainings: the classifier is frozen after 1/L of the epochs.
+    Not for short trainings: with ``gamma=1``, the classifier is frozen after 1/L of the epochs.
 
     Args:
         gamma: Exponent of the schedule, > 0; larger values freeze earlier.

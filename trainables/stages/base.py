@@ -46,7 +46,7 @@ class StageRequest:
     model: str
     protocol: Mapping[str, Any]  # The protocol's fields.
     seed: int  # Determines everything random.
-    upstream: str | None = None  # Key of the previous stage's artifact; None for ``train``.
+    upstream: str | None = None  # Key of the previous stage's artifact; None for a first stage.
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
     precision: str = "float32"  # The precision of ``train``: ``float32`` or ``bfloat16``.
@@ -156,7 +156,10 @@ class TaskData:
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,): pixels' on the CPU for segmentation, else rows' on the device."""
+        """Return the validation labels (N,).
+
+        They are the labels of pixels, on the CPU, for segmentation, else of rows, on the device.
+        """
         if self.validation_pixels is not None:
             return self.validation_pixels.labels
         return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)
@@ -182,7 +185,7 @@ class StageRun(ABC):
         self.store = store
         self.data = data
         self.epoch = 0
-        self.shared_seconds = 0.0  # Time that another trial spent on a result used by both.
+        self.shared_seconds = 0.0  # Spent by another trial on features that this run uses.
         self.also: tuple[str, ...] = ()  # Further validation metrics besides the report's.
 
     @classmethod
@@ -204,11 +207,14 @@ class StageRun(ABC):
         """Return the tensors (by file) and facts to store."""
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also computes the ``others`` that cost little in the same pass."""
+        """Return a run that also computes those of ``others`` that cost little in the same pass.
+
+        If there are none, return this run.
+        """
         return self
 
     def ask_for(self, metric: str) -> None:
-        """Compute another validation metric, ``val_*``, in every epoch."""
+        """Compute another validation metric, ``val_*``, in every epoch, unless it already is."""
         name = metric.removeprefix(VALIDATION)
         if name != metric and name not in (*REPORTED, *self.also):
             self.also += (name,)
@@ -233,7 +239,7 @@ class StageRun(ABC):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store the outcome with its history and its cost in seconds."""
+        """Store the outcome with its history and its cost in seconds; return the artifact."""
         tensors, facts = self.outcome()
         for remark in self.remarks():
             self.store.notice(remark)
@@ -249,10 +255,14 @@ class StageRun(ABC):
         return self.store.write(self.request.ref, tensors, record)
 
     def upstream(self) -> Artifact:
-        """Return the previous stage's artifact; compute it again if it is damaged."""
+        """Return the previous stage's artifact.
+
+        If it is missing or damaged, compute it again from ``upstream_request``, or raise
+        ``InputError`` if there is none.
+        """
         stage, key = self.request.upstream_stage, self.request.upstream
         if stage is None or key is None:
-            raise InputError("this stage needs an upstream artifact, but the request has none")
+            raise InputError("this stage needs a previous stage's artifact; the request names none")
         ref, request = ArtifactRef(stage, key), self.request.upstream_request
         if request is None:
             return find_artifact(self.store, ref)
@@ -336,7 +346,11 @@ def validation_rows(store: ArtifactStore, ref: ArtifactRef) -> ValidationRows:
 def open_stage(
     request: StageRequest, store: ArtifactStore, data: TaskData, others: Sequence[StageRequest] = ()
 ) -> StageRun:
-    """Return the run of a stage; see ``StageRun.joined`` for ``others``."""
+    """Return the run of a stage; see ``StageRun.joined`` for ``others``.
+
+    Raises:
+        InputError: If the stage is unknown, or a part does not suit the data.
+    """
     if request.portable:
         require_portable()
     if request.stage not in StageRun.runs:

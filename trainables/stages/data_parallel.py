@@ -44,7 +44,7 @@ class Team:
         self.folder = folder
 
     def meet(self) -> None:
-        """Wait for all processes; raise the error of a process that failed."""
+        """Wait for all processes and form their group; raise the error of one that failed."""
         for number, (process, connection) in enumerate(self.followers, 1):
             try:
                 if (found := connection.recv()) is not None:
@@ -59,7 +59,7 @@ class Team:
         )
 
     def send(self, order: str, *arguments: Any) -> None:
-        """Make every follower call a method of its trainer; raise an error if one has ended."""
+        """Make every follower call the method ``order`` of its trainer; raise if one has ended."""
         content = io.BytesIO()
         if self.followers:
             torch.save((order, arguments), content)
@@ -211,7 +211,10 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def lead(size: int, device: torch.device, *setup: Any) -> Team:
-    """Start a team's other processes, one per GPU, with ``setup`` for their trainers."""
+    """Start a team's other processes, one per GPU, and return the team.
+
+    ``setup`` has the plugins, the request and the folder of the data for their trainers.
+    """
     determinism = torch.are_deterministic_algorithms_enabled()
     computing = torch.get_num_threads(), determinism, device.type == "cuda"
     team = Team(0, size, device, tempfile.mkdtemp(prefix="calsweep-team-"))

@@ -19,7 +19,7 @@ from trainables.store.artifacts import ArtifactStore
 FORMAT = 1
 DESCRIPTION = "chain.json"
 WEIGHTS = {"train": "weights", "refine": "head", "calibrate": "calibrator"}
-LEFT_OUT = ("data", "upstream_request")  # Fields of a request with paths of another machine.
+LEFT_OUT = ("data", "upstream_request")  # Fields of a request with paths of this machine.
 
 
 def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, folder: Path) -> None:

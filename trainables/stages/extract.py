@@ -115,7 +115,7 @@ def _describe(out: Path, fields: Mapping[str, Any]) -> None:
 def _write_part(
     path: Path, rows: Rows, width: int, compute: Callable[[np.ndarray], np.ndarray], notice: Notice
 ) -> Path:
-    """Append the features that a file's draft still lacks; return the draft's path."""
+    """Append missing features to a file's draft unless the file exists; return the draft's path."""
     draft = path.with_name(f"{path.name}{UNFINISHED}")
     if path.exists():
         return draft

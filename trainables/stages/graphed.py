@@ -90,7 +90,7 @@ class GraphedStep:
                 self._step(*self._batch)
         except RuntimeError as error:
             self.refused = str(error).strip().splitlines()[0]
-            generator.graphsafe_set_state(drawn)  # Otherwise this process cannot draw any more.
+            generator.graphsafe_set_state(drawn)  # Otherwise it can draw no more random numbers.
         for counter, count in zip(self._counters, counts, strict=True):
             counter.copy_(count)
         if self.refused:

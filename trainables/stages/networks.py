@@ -94,8 +94,8 @@ def predictor(
     """Return a function that maps stored rows (N, ...) to log-probabilities (N, K).
 
     For images with masks (the masks may be missing), it returns log-probabilities of all pixels,
-    (N, K, H, W). All are float32 on the CPU. ``ref`` is the last artifact of the chain of stages.
-    ``keep``, if given, returns the features of the rows; it is not used for images with masks.
+    (N, K, H, W). Results are float32 on the CPU. ``ref`` is the last artifact of the chain of
+    stages. ``keep`` may cache the features of the rows; it is not used for images with masks.
     """
     inputs, device = info.inputs, concrete(device)
     if isinstance(inputs, MaskedImages):
@@ -186,17 +186,18 @@ def evaluate_on_test(
     Args:
         store: The artifact store.
         ref: The chosen artifact.
-        prepared: The task's data; this process must not be sealed.
+        prepared: The task's data.
         device: The device of networks; by default ``default_device()``.
         last: A cache of features. Chains with the same training that share the cache compute the
             features of the test rows once.
 
     Returns:
-        The metrics of ``trainables.metrics.evaluation_report``, as fractions, and the artifact with
-        the log-probabilities and labels of every test row (for given logits also their row numbers
-        in the file). For images with masks, the metrics are those of ``StreamedReport`` over all
-        pixels plus ``CLASS/iou`` of each class. The artifact then has a sample of the pixels, which
-        is used for the noise floors, their ``images``, and ``maps``, see ``shown_maps``.
+        The metrics of ``trainables.metrics.evaluation_report``, and the artifact with the
+        log-probabilities and labels of every test row (for given logits also their row numbers in
+        the file). For images with masks, the metrics are those of ``StreamedReport`` over all
+        pixels, noise floors, and ``CLASS/iou`` of each class that occurs. The artifact then has the
+        sample of pixels from which the noise floors are computed, the number of each pixel's image
+        (``images``), and ``maps``, see ``shown_maps``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.
@@ -244,7 +245,7 @@ def _judge_pixels(
 
 
 def slug(name: str) -> str:
-    """Return a class's name for metrics: lower-case letters, digits and dashes."""
+    """Return a class's name for metrics: lower-case letters, digits and dashes, or ``class``."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "class"
 
 
@@ -261,8 +262,8 @@ def evaluate_suite(
     other arguments see ``evaluate_on_test``.
 
     Returns:
-        Metrics named ``SUITE/METRIC``, as fractions, and the artifact, whose file ``suite`` has the
-        tensors returned by the suite's ``judge``.
+        Metrics named ``SUITE/METRIC``, and the artifact, whose file ``suite`` has the tensors
+        returned by the suite's ``judge``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.

@@ -1,4 +1,4 @@
-"""Predictions of pixels: metrics of all of them, logits of a sample."""
+"""Predictions of pixels: the metrics of all pixels, and the logits of a sample."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -20,7 +20,7 @@ PixelOutputs: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def outputs_of(network: Network) -> PixelOutputs:
-    """Return the outputs of a network in evaluation mode; see ``in_batches``."""
+    """Return a function that computes a network's outputs in evaluation mode."""
 
     def compute(images: Tensor) -> Tensor:
         network.eval()
@@ -31,7 +31,7 @@ def outputs_of(network: Network) -> PixelOutputs:
 
 
 def calibrated(outputs: PixelOutputs, calibrator: Callable[[Tensor], Tensor]) -> PixelOutputs:
-    """Return outputs with a calibrator of rows (N, K) applied to each pixel."""
+    """Return a function that applies a calibrator of rows (N, K) to each pixel of ``outputs``."""
 
     def compute(images: Tensor) -> Tensor:
         rows = outputs(images).movedim(1, -1)

@@ -165,6 +165,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         """Return the protocol with a share, in (0, 1], of its epochs and the same schedule shape.
 
         Epochs and milestones are rounded to the nearest whole number, and are at least 1.
+        ``warmup`` and ``keep_after`` shrink in the same way, but may become 0.
 
         Raises:
             ValueError: If ``share`` is out of range.
@@ -230,6 +231,9 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
             that named protocol; without ``base``, ``epochs``, ``batch_size`` and ``lr`` are
             required. If ``epochs`` is lower than in ``base``, the other fields that count epochs
             shrink in proportion, unless the description has them.
+
+    Raises:
+        InputError: If a name, field or value is wrong.
     """
     if isinstance(description, str):
         return named_protocol(description)

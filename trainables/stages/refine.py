@@ -71,7 +71,7 @@ class RefineStage(StageRun, stage="refine"):
 
     @classmethod
     def of(cls, request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
-        """Return the run of a request, by whether its head trains."""
+        """Return the run of a request, a ``FitHeadStage`` if its refinement does not train."""
         (name,) = request.parts
         fitted = issubclass(REFINEMENTS.get(name), FittedRefinement)
         return (FitHeadStage if fitted else cls)(request, store, data)
@@ -152,14 +152,19 @@ class FitHeadStage(StageRun):
 
     @torch.inference_mode()
     def run_epoch(self) -> dict[str, float]:
-        """Fit the head on all validation rows, and for the metrics on all but a fold."""
+        """Fit the head on all validation rows.
+
+        The metrics are those of heads that were fitted on the other folds.
+        """
         ((name, parameters),) = self.request.parts.items()
         refinement = build_refinement(name, **parameters)
         assert isinstance(refinement, FittedRefinement)
         self._refinement = refinement
         network = restore_network(self.upstream(), self.data.prepared.info, self.data.device)
         if type(network).classify is not Network.classify:
-            raise InputError(f"{name} needs a network with one linear classifier; leave it out")
+            raise InputError(
+                f"{name} needs a network with one linear classifier; remove it from the recipe"
+            )
         features = extract_features(network, self.data.validation_batcher).float()
         features, labels = features.to(self.data.device), self.data.validation_labels
         self._head, figures = self._fitted(network, features, labels)
@@ -292,7 +297,7 @@ def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) 
     if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
         raise TrainingDivergedError(
             f"validation accuracy collapsed to {after.mean():.1%}; the network's own classifier "
-            f"has {before.mean():.1%}, always choosing the most frequent class {chance:.1%}"
+            f"has {before.mean():.1%}, and always choosing the most frequent class {chance:.1%}"
         )
 
 
@@ -313,9 +318,9 @@ def load_features(
     ``views="original"`` is a single unaugmented view, even if the protocol augments.
 
     Returns:
-        The features and the seconds that another trial spent on them. ``views`` (V, N, D) has V
-        views of the training set, augmented from fixed seeds (one unaugmented view if the protocol
-        does not augment); ``validation`` is (M, D).
+        The features, and the seconds that another trial spent on them (0 if this call computed
+        them). ``views`` (V, N, D) has V views of the training set, augmented from fixed seeds (one
+        unaugmented view if the protocol does not augment); ``validation`` is (M, D).
     """
     kind = _augmentation(trained, data)
     own = views == "original" and kind != "none"

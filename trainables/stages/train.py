@@ -70,7 +70,10 @@ class TrainStage(StageRun, stage="train"):
         return figures if self._protocol.keep == "last" else self._with_best(figures)
 
     def _with_best(self, figures: dict[str, float]) -> dict[str, float]:
-        """Keep the epoch if it is the best; replace the validation metrics by the best ones."""
+        """Keep the epoch's weights if it is the best so far, or if no earlier one may be kept.
+
+        Return the metrics with the validation metrics of the kept epoch.
+        """
         metric = self._protocol.keep.removeprefix("best_")
         value = -figures[metric] if metric == "val_acc" else figures[metric]
         early = self.epoch <= self._protocol.keep_after + 1

@@ -272,7 +272,7 @@ class StageComputation(Computation):
         return self.bench.store.checkpoint(self._request.ref)
 
     def rest(self) -> None:
-        """Send a sign of life, and store the state of the stage when it is due."""
+        """Show that the lock's holder is alive, and write a checkpoint when it is due."""
         if self._lock is not None:
             self._lock.keep()
         if self._run is None:
@@ -309,8 +309,8 @@ def _recorded(found: Artifact, score: str) -> tuple[dict[str, float], list[Epoch
 def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     """Return the report on a job whose outcome is stored locally, or None if a worker is needed.
 
-    The first job of ``StageWork.together`` also stores the outcomes of the others. Outcomes of
-    ``train`` are left to workers: checking a network takes too long for the loop of all jobs.
+    An earlier job may have stored it, see ``StageWork.together``. Outcomes of ``train`` are left to
+    workers: checking a network takes too long for the loop of all jobs.
     """
     work = job.work
     if not isinstance(work, StageWork) or work.request.stage == "train":
@@ -367,7 +367,7 @@ class TestComputation(Computation):
         return self._outcome
 
     def _written(self, rows: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the diagram and the configuration, if the job has a folder for them."""
+        """Write diagram and configuration if the job has a folder; return their paths by name."""
         if not self._work.folder:
             return {}
         folder = on_this_machine(Path(self._work.folder))

@@ -17,7 +17,7 @@ GPU_SECONDS = 120
 PRODUCT = """
 import sys, torch
 a = torch.arange(1.0, 257.0, device=sys.argv[1]).remainder(7).expand(256, 256)
-assert torch.equal((a @ a.T).cpu(), a.cpu() @ a.cpu().T), "a product of matrices is wrong"
+assert torch.equal((a @ a.T).cpu(), a.cpu() @ a.cpu().T), "a matrix product is wrong"
 """
 
 
@@ -32,7 +32,7 @@ class Inspection:
     gpus: dict[int, str]  # Faults of its GPUs, by number.
 
     def differs(self, other: "Inspection") -> str:
-        """Return why another machine cannot replace this one; empty if it can."""
+        """Return why ``other`` cannot work for this machine, the driver's; empty if it can."""
         for gpu, fault in other.gpus.items():
             return f"GPU {gpu}: {fault}"
         if other.nonce != self.nonce:
@@ -86,7 +86,7 @@ def remove_nonce(storage: Path, name: str) -> None:
 
 
 def _gpu_fault(number: int) -> str:
-    """Test a GPU and return its fault or ""; in a subprocess, which a bad GPU may hang or break."""
+    """Test a GPU in a subprocess, because a bad GPU may hang or break it; return a fault or ""."""
     # Ray hides GPUs from tasks that request none.
     plain = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     command = [sys.executable, "-c", PRODUCT, f"cuda:{number}"]
@@ -95,6 +95,6 @@ def _gpu_fault(number: int) -> str:
             command, capture_output=True, text=True, timeout=GPU_SECONDS, env=plain
         )
     except subprocess.TimeoutExpired:
-        return f"no product of matrices within {GPU_SECONDS} s"
+        return f"no matrix product within {GPU_SECONDS} s"
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     return lines[-1] if done.returncode else ""

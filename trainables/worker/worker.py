@@ -100,7 +100,10 @@ class Worker:
         return report
 
     def _ending(self, report: Report) -> str:
-        """Return the log's last line: status and duration, of all attempts if known."""
+        """Return the log's last line: the status, and the duration or that the outcome is stored.
+
+        The duration includes earlier attempts if it is known.
+        """
         if report.cost.reused:
             return f"{report.status}: its outcome was stored already"
         seconds = report.cost.seconds or self._bench.clock() - self._opened

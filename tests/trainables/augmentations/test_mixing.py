@@ -88,7 +88,7 @@ def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float)
 
 @pytest.mark.parametrize("alpha", [3.0, 20.0])
 def test_unreachable_margin_is_refused_instead_of_searched_for_ever(alpha: float) -> None:
-    text = rf"margin=0\.9 is too large for alpha={alpha}: less than one in 10000 draws"
+    text = rf"margin=0\.9 is too large for alpha={alpha}: less than one in 10000 pairs of ratios"
     with pytest.raises(ValueError, match=text):
         AUGMENTATIONS.build("mit", alpha=alpha, margin=0.9)
 

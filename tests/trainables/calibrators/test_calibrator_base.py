@@ -528,7 +528,8 @@ def test_a_fit_that_is_interrupted_leaves_nothing_fitted(rows, monkeypatch):
 
 def test_other_rows_are_refused_in_one_line(rows):
     told = (
-        r"^logits: 4 classes, but this vs was fitted on 5; calibrators that transfer are ets, pts,"
+        r"^logits: 4 classes, but this vs was fitted on 5; "
+        r"calibrators for other numbers of classes: ets, pts,"
     )
     with pytest.raises(InputError, match=told):
         build("vs").fit(*rows)(torch.zeros(2, 4))

@@ -263,7 +263,7 @@ LABELS = np.array([0, 1])
 
 SHAPE = "expected (N, K) with N >= 1 and K >= 2"
 NOT_FINITE = "NaN, infinity or a row of only -inf"
-SUM = "pass logits as logits="
+SUM = "pass logits as `logits`"
 
 
 @pytest.mark.parametrize(

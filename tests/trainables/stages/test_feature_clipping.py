@@ -74,7 +74,7 @@ def test_nothing_is_clipped_if_no_threshold_is_better() -> None:
     assert refinement.fit_head(head, classifier, features, labels) == {"clipped_share": 0.0}
     assert torch.equal(head(100 * features), classifier(100 * features))
     (remark,) = refinement.remarks(head)
-    assert remark.endswith("nothing is clipped")
+    assert remark.endswith("so it clips nothing")
 
 
 def wanted(data: TaskData, model: str, stage: str, part: str, before: Artifact | None = None):

@@ -606,7 +606,7 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(tmp_path, workshop, tra
     (copy.directory / "weights.safetensors").write_bytes(b"x")
     with pytest.raises(InputError, match="is missing or damaged"):
         attempt()
-    told = "^this stage needs an upstream artifact, but the request has none$"
+    told = "^this stage needs a previous stage's artifact; the request names none$"
     for lacking in (replace(wanted, upstream=None), replace(wanted, upstream_stage=None)):
         with pytest.raises(InputError, match=told):
             open_stage(lacking, store, workshop.data).run_epoch()

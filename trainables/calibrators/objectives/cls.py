@@ -15,10 +15,11 @@ class ClasswiseScaling(Objective):
     """Cross-entropy summed over classes, with larger weights for classes with a higher loss.
 
     With the class losses L_c, normalised to x_c, the weight is
-    ``beta * (sigmoid(x_c / alpha) - 1/2) + 1`` and a constant for the gradient. ``alpha`` and
-    ``beta`` start at 1 and 1.5, are fitted by SLSQP to the class losses before and after the first
-    optimiser step, and do not change afterwards (class-wise loss scaling paper, sec. 4.3). Do not
-    use it if a class has very few fitting rows: its noisy mean has as much weight as any other.
+    ``beta * (sigmoid(x_c / alpha) - 1/2) + 1``; it is treated as a constant in the gradient.
+    ``alpha`` and ``beta`` start at 1 and 1.5, are fitted by SLSQP to the class losses before and
+    after the first optimiser step, and do not change afterwards (class-wise loss scaling paper,
+    sec. 4.3). Do not use it if a class has very few fitting rows: its noisy mean has as much weight
+    as any other.
 
     Classes without fitting rows are ignored (the released code returns nan there). If all class
     losses are equal, every weight is 1.
@@ -52,7 +53,10 @@ class ClasswiseScaling(Objective):
         return -terms.log_p
 
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-        """Return the weight of each row's class, divided by the number of its (or all) rows."""
+        """Return the weight of each row's class, divided by a number of rows.
+
+        It is the number of the class's rows for ``mean``, of all rows for ``sum``.
+        """
         totals, counts = self._class_losses(losses, labels, num_classes)
         present = counts > 0
         weights = torch.zeros_like(totals)
