@@ -11,8 +11,9 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ TRIALS, ROWS, ENTRIES, RESAMPLES = 20, 300, 3, 2000
 BUDGETS = (4, 6, 8, 12, 20)
 FIGURES = ("nll", "acc", "ece", "nll_after_ts")
 REFERENCE = ("tpe", 20)
-SLOW = "Optuna's GP"  # Runs only if requested with --only.
 SHOWN = {"prior": "prior", "tpe": "tpe (the default)", "random": "random"}
 
 
@@ -102,6 +102,7 @@ def _share(parameter: Parameter, value: Any) -> float:
     return float((place - low) / (high - low))
 
 
+@cache
 def read(path: Path) -> list[Box]:
     """Return the blackbox."""
     with np.load(path) as found:
@@ -309,7 +310,7 @@ def strategies(boxes: Sequence[Box]) -> dict[str, tuple[Strategy, int]]:
         "random": (lambda b, r, s: ours(b, r, s, "random"), 20),
         "mixture of PriorBand": (mixture, 20),
         "Optuna's TPE": (lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)), 20),
-        SLOW: (lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)), 20),
+        "Optuna's GP": (lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)), 20),
     }
 
 
@@ -336,25 +337,25 @@ class Found:
     own: float
 
 
-def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterator[Found]:
-    """Search every study ``searches`` times by each strategy."""
-    named = strategies(boxes)
-    for box in boxes:
-        regrets = box.regrets
-        after = box.test[:, 3] - box.test[:, 3].min()
-        for search in range(searches):
-            rows = Rows(box, search)
-            for name in only or (each for each in named if each != SLOW):
-                strategy, most = named[name]
-                tried = strategy(box, rows, search)
-                for trials in (b for b in BUDGETS if b <= most):
-                    epochs = sum(share for _, share in tried[:trials])
-                    ended = [p for p, share in tried[:trials] if share == 1]
-                    place, own = rows.choice(ended), min(ended, key=lambda p: box.curve[p, 2, 3])
-                    (nll, ece), worse = regrets[place], regrets[place] > regrets[0]
-                    told = (box.task, box.method, search, trials, epochs / TRIALS)
-                    judged = (nll, ece, *map(bool, worse), place == 0, after[place], after[own])
-                    yield Found(name, *told, *judged)
+def replayed(path: Path, number: int, searches: int, only: Sequence[str]) -> list[Found]:
+    """Search one study of a blackbox ``searches`` times by each strategy."""
+    boxes, found = read(path), []
+    named, box = strategies(boxes), boxes[number]
+    after = box.test[:, 3] - box.test[:, 3].min()
+    for search in range(searches):
+        rows = Rows(box, search)
+        for name in only or named:
+            strategy, most = named[name]
+            tried = strategy(box, rows, search)
+            for trials in (b for b in BUDGETS if b <= most):
+                epochs = sum(share for _, share in tried[:trials])
+                ended = [p for p, share in tried[:trials] if share == 1]
+                place, own = rows.choice(ended), min(ended, key=lambda p: box.curve[p, 2, 3])
+                (nll, ece), worse = box.regrets[place], box.regrets[place] > box.regrets[0]
+                told = (box.task, box.method, search, trials, epochs / TRIALS)
+                judged = (nll, ece, *map(bool, worse), place == 0, after[place], after[own])
+                found.append(Found(name, *told, *judged))
+    return found
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
@@ -434,6 +435,10 @@ def fidelity(boxes: Sequence[Box]) -> Iterator[list[str]]:
         yield [f"`{figure}`", *(f"{value:.2f}" for value in shown)]
 
 
+def _quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
 def main() -> None:
     """Print the page, or portfolios."""
     parser = options(__doc__)
@@ -443,7 +448,6 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="SVG file to draw")
     parser.add_argument("--portfolio", action="store_true")
     given = parser.parse_args()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     boxes = read(given.file)
     if given.portfolio:
         for method in dict.fromkeys(box.method for box in boxes):
@@ -451,7 +455,9 @@ def main() -> None:
             text = yaml.safe_dump(points, default_flow_style=None, sort_keys=False)
             print(f"{method}:\n{text}")
         return
-    found = list(replayed(boxes, given.searches, given.only))
+    one = partial(replayed, given.file, searches=given.searches, only=given.only)
+    with ProcessPoolExecutor(initializer=_quiet) as pool:
+        found = [each for study in pool.map(one, range(len(boxes))) for each in study]
     columns = ["strategy", "trials", "epochs", "regret: NLL", "change from TPE at 20"]
     columns += ["regret: ECE %", "worse: by NLL", "ECE", "default kept", "searches"]
     rows = list(rows_of(found))

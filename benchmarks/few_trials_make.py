@@ -2,9 +2,9 @@
 
     python benchmarks/few_trials_make.py FOLDER cifar10.npz cifar100.npz 20newsgroups
 
-Features and the blackbox are written to FOLDER. The archives contain ``x_train``, ``y_train``,
-``x_test`` and ``y_test``, with images (N, 32, 32, 3); the last folder contains ``train.jsonl.xz``
-and ``test.jsonl.xz``.
+Features, studies and the blackbox are written to FOLDER; a later run continues after the last
+study there. The archives contain ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with images
+(N, 32, 32, 3); the last folder contains ``train.jsonl.xz`` and ``test.jsonl.xz``.
 """
 
 import argparse
@@ -43,8 +43,8 @@ TASKS = {
     "cifar10/mlp": ("cifar10", 100, 0.01),
     "cifar100/mlp": ("cifar100", 100, 0.01),
 }
-CONFIGURATIONS = {1: 21, 2: 31, 3: 31}
-"""By the number of searched parameters."""
+CONFIGURATIONS = 101
+"""Of each method: the published default and 100 points of a Sobol sequence."""
 
 CPU = torch.device("cpu")
 TEMPERATURES = np.geomspace(0.5, 6, 24)
@@ -156,7 +156,7 @@ def points(method: str, dataset: str, model: str) -> list[dict[str, Any]]:
     """Return the configurations of a method: the published default, then a Sobol sequence."""
     space = load_space("methods", method)
     default, searched = space.default_point(dataset, model), space.searched()
-    shares = qmc.Sobol(len(searched), seed=7).random(128)[: CONFIGURATIONS[len(searched)] - 1]
+    shares = qmc.Sobol(len(searched), seed=7).random(128)[: CONFIGURATIONS - 1]
     drawn = [
         {k: _value(p, u) for (k, p), u in zip(searched.items(), s, strict=True)} for s in shares
     ]
@@ -177,7 +177,8 @@ def _value(parameter: Parameter, share: float) -> Any:
 def make(folder: Path) -> None:
     """Train every configuration and write the blackbox."""
     torch.set_num_threads(1)
-    about, arrays = [], {}
+    about: list[dict[str, Any]] = []
+    arrays: dict[str, Any] = {}
     for task, (dataset, size, rate) in TASKS.items():
         source, model = task.split("/")
         split = SplitSpec(validation="own", train_limit=500 if "digits" in source else 1000)
@@ -189,19 +190,38 @@ def make(folder: Path) -> None:
         assert plain is not None
         arrays[f"plain/{task}"] = plain["right"]
         for method in METHODS:
-            tried = list(enumerate(points(method, dataset, model)))
-            done = [(n, p, trained(model, method, p, data, protocol)) for n, p in tried]
-            kept = [(n, p, found) for n, p, found in done if found is not None]
-            stacked = defaultdict(list)
-            for _, _, found in kept:
-                for name, values in found.items():
-                    stacked[name].append(values)
-            arrays |= {f"{len(about)}/{name}": np.array(v) for name, v in stacked.items()}
+            tried = points(method, dataset, model)
+            path = folder / f"{source}-{model}-{method}.npz"
+            if not path.exists():
+                _train_study(path, model, method, tried, data, protocol)
+            with np.load(path) as study:
+                arrays |= {
+                    f"{len(about)}/{name}": study[name] for name in study if name != "numbers"
+                }
+                numbers = study["numbers"].tolist()
             names = load_space("methods", method).searched()
-            shown = [{name: point[name] for name in names} for _, point, _ in kept]
-            study = {"task": task, "dataset": dataset, "method": method}
-            about.append({**study, "numbers": [n for n, _, _ in kept], "points": shown})
+            shown = [{name: tried[number][name] for name in names} for number in numbers]
+            named = {"task": task, "dataset": dataset, "method": method}
+            about.append({**named, "numbers": numbers, "points": shown})
     np.savez_compressed(folder / "few-trials.npz", about=json.dumps(about), **arrays)
+
+
+def _train_study(
+    path: Path,
+    model: str,
+    method: str,
+    tried: list[dict[str, Any]],
+    data: PreparedData,
+    protocol: Protocol,
+) -> None:
+    stacked: dict[str, list[Any]] = defaultdict(list)
+    for number, point in enumerate(tried):
+        found = trained(model, method, point, data, protocol)
+        if found is not None:
+            for name, values in {"numbers": number, **found}.items():
+                stacked[name].append(values)
+    np.savez(path, **{name: np.array(values) for name, values in stacked.items()})
+    print(path.stem, flush=True)
 
 
 def main() -> None:
