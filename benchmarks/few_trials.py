@@ -39,7 +39,7 @@ search: {{accuracy_tolerance: null, trials: {trials}, sampler: {sampler}, parall
 """
 RULE = ChoiceRule("val_nll", 0.01, "last", keep_default=2.0)
 TRIALS, ROWS, ENTRIES, RESAMPLES = 20, 300, 3, 2000
-BUDGETS = (4, 6, 8, 12, 20)
+BUDGETS = (4, 6, 7, 8, 12, 20)
 FIGURES = ("nll", "acc", "ece", "nll_after_ts")
 REFERENCE = ("tpe", 20)
 SHOWN = {"prior": "prior", "tpe": "tpe (the default)", "random": "random"}
