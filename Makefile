@@ -8,11 +8,11 @@ PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
 setup: $(READY)
 
-# uv installs in a sixth of pip's time, from pip's index-url; where it fails, pip installs. For other
-# settings of pip's, such as no-index, UV_OFFLINE=1 keeps uv out.
+# uv needs a sixth of pip's time and gets the index-url of pip's configuration. If uv fails, pip installs.
+# uv ignores pip's other settings, such as no-index; with UV_OFFLINE=1 it fails, so that pip installs.
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 OURS = --editable '.[cluster,hdf5]' --group
-# pip knows groups from 25.1 on, and Python 3.11 brings an older one.
+# pip 25.1 is the first version with --group; Python 3.11 comes with an older one.
 GROUP = $(PIP) --upgrade 'pip>=25.1' && $(PIP) --no-compile $(OURS)
 $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \
 	$(PYTHON) -m pip config get global.index-url 2>/dev/null))
@@ -25,21 +25,23 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/calsweep demo
 
-# A file is one process's; each computes on one thread, so that processes do not fight for cores.
-# Of our modules, which hundreds of processes import, bytecode is kept, whatever the surroundings say.
-# One process more than there are cores computes while others wait for what they have started.
+# All tests of a file run in one process. Each process computes on one thread, so that they do not fight
+# for cores. There is one process more than cores (at most four), because some wait for subprocesses.
+# Hundreds of processes import the packages, so their bytecode is kept even if PYTHONDONTWRITEBYTECODE
+# is set.
 TESTED = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	$(TESTED) $(SIDE_BY_SIDE) -m 'not long and not chaos and not slow and not full'
 
-# The rest as well. What kills processes has the machine to itself: it speaks of a sweep's faults,
-# not of a neighbour's.
+# The whole suite except long tests. The chaos tests run last and alone, so that a failure is never caused
+# by another test.
 test-all: $(READY)
 	$(TESTED) $(SIDE_BY_SIDE) -m 'not long and not chaos'
 	$(TESTED) -m 'not long and chaos' tests/chaos
 
-# Plants bugs one by one; docs/results/mutants.md tells where and what survived. NAMES: some only.
+# Plants bugs one by one; docs/results/mutants.md has the modules and the bugs that no test found. NAMES
+# selects bugs, for example NAMES='"orchestrator.search.choice*"'.
 mutants: $(READY)
 	$(GROUP) mutants
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 $(NAMES)
@@ -76,7 +78,7 @@ release: $(READY)
 	$(BIN)/python -m pytest tests/releases
 	if command -v sigstore; then sigstore sign dist/*; fi
 
-# The lowest versions that pyproject.toml allows, each with what it needs itself; TESTS: some only.
+# Tests with the lowest versions that pyproject.toml allows. TESTS selects files or folders.
 TESTS = tests
 lowest:
 	rm -rf build/lowest

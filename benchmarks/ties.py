@@ -223,7 +223,7 @@ def _right(cases: Sequence[tuple[str, bool, float, tuple[int, int], float]]) -> 
 
 
 def main() -> None:
-    """Publish the page of a part."""
+    """Publish the page of one part of the measurements."""
     parser = options(__doc__)
     parser.add_argument("--boards", type=int, default=300, help="of each kind")
     parser.add_argument("--part", choices=("errors", "needs"), default="errors")
