@@ -68,7 +68,7 @@ def commands(config: dict[str, Any]) -> list[str]:
     return [line for section in COMMANDS for line in config.get(section, [])]
 
 
-def test_what_is_copied_exists(cloud):
+def test_files_copied_to_a_cluster_exist(cloud):
     local = [path for path in cloud["file_mounts"].values() if path != TOKEN]
     assert [path for path in local if not (ROOT / path).exists()] == []
 
@@ -81,7 +81,7 @@ def test_commands_name_only_what_is_copied_or_made_there(cloud):
             assert path in made | copied, path
 
 
-def test_what_the_installation_reads_is_copied(cloud):
+def test_files_that_the_installation_reads_are_copied(cloud):
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     packages = re.search(r"include = \[(.*)\]", project)
     assert packages is not None

@@ -128,7 +128,7 @@ def test_objects_show_themselves_in_a_notebook() -> None:
     assert "<td>ece</td><td>ECE</td>" in calsweep.METRICS._repr_html_()
 
 
-def test_what_needs_no_ray_and_no_mlflow_works_without_them(tmp_path, monkeypatch):
+def test_losses_and_calibrators_work_without_ray_and_mlflow(tmp_path, monkeypatch):
     code = f"""
 import sys
 sys.modules |= dict.fromkeys(("ray", "mlflow"))  # They cannot be imported.

@@ -105,7 +105,7 @@ def test_the_default_of_a_network_goes_before_that_of_its_data_set():
     assert (list(space.searched()), list(fixed.searched())) == (["x", "y"], [])
 
 
-def test_what_is_not_there_is_named_with_what_is():
+def test_an_unknown_search_space_is_refused_with_the_known_ones():
     assert space_names("objectives") == ["ce", "cls", "fl", "ls", "mse"]
     kinds = r"kind 'losses' is not one of methods, refinements, calibrators, objectives$"
     with pytest.raises(SpaceError, match=kinds):

@@ -92,7 +92,7 @@ def test_machine_fault_is_tried_again_elsewhere() -> None:
     assert loop.next() is Pause.DONE
 
 
-def test_what_is_tried_again_comes_before_new_jobs() -> None:
+def test_a_retried_job_comes_before_new_jobs() -> None:
     loop, _, _ = looped(first := job(), job("two"))
     loop.next()
     loop.take(first, failed(FaultKind.MACHINE))

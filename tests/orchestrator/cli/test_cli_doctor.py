@@ -69,7 +69,7 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
     ]
 
 
-def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
+def test_doctor_prints_a_remedy_with_each_failure(calsweep, no_ray, empty_folder):
     (empty_folder / "file").write_text("")
     code, out, _ = calsweep("doctor", "--storage", "file/deep", "--tracking-uri", "./mlruns")
     found = findings(out)

@@ -201,7 +201,7 @@ def test_ranks(asked, sweeps, empty_folder):
         ("running.arena.run_arena", "_arena", "logits arena night.yaml", ["done"], "fitting"),
     ],
 )
-def test_what_takes_long_shows_its_progress(
+def test_long_commands_show_their_progress(
     asked, monkeypatch, empty_folder, work, module, command, names, text
 ):
     (empty_folder / "night.yaml").write_text(SWEEP)

@@ -187,7 +187,7 @@ def test_a_plan_looks_into_the_storage_that_is_named(calsweep, empty_folder, mon
     assert [Path(spec.storage).name for spec in seen] == ["other", "calsweep-storage"]
 
 
-def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
+def test_plan_needs_no_source_of_stored_data(calsweep, own, empty_folder):
     from orchestrator.running.data import prepare_data
     from orchestrator.sweep.spec import load_sweep
 

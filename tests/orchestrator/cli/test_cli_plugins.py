@@ -212,7 +212,9 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
         ("self.q", "0.7", "Each searched parameter has an effect"),
     ],
 )
-def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken):
+def test_doctor_prints_the_rules_that_a_loss_of_a_plugin_breaks(
+    calsweep, empty_folder, before, after, broken
+):
     text = (EXAMPLE / "gce.py").read_text().replace(before, after)
     (empty_folder / "mine.py").write_text(text)
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")

@@ -116,7 +116,7 @@ def test_ray_listens_on_the_loopback_alone(tmp_path, monkeypatch, imported):
     assert [logging.getLogger(name).level for name in loggers] == [logging.ERROR, logging.CRITICAL]
 
 
-def test_what_signals_this_programs_group_reaches_none_of_rays_processes(monkeypatch):
+def test_signals_to_the_process_group_of_the_program_do_not_reach_ray(monkeypatch):
     def init(**options: Any) -> None:
         with services.ConsolePopen(["sleep", "60"]) as child:
             groups.append(os.getpgid(child.pid))

@@ -164,7 +164,7 @@ def test_a_number_that_json_does_not_know_is_not_written(tmp_path):
     assert night.facts["started"] == 1.0
 
 
-def test_what_is_written_or_accepted_is_kept_by_the_disk(tmp_path, monkeypatch):
+def test_records_and_acceptances_are_synced_to_the_disk(tmp_path, monkeypatch):
     synced: dict[int, int] = {}
 
     def fsync(file: int) -> None:
@@ -239,7 +239,7 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
 
 
 @pytest.mark.full
-def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path):
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path):
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

@@ -105,7 +105,7 @@ def test_a_night_that_broke_off_elsewhere_is_computed_anew(benchmark, told_sweep
 
 
 @pytest.mark.full
-def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
+def test_the_next_night_uploads_files_that_did_not_reach_the_bucket(
     benchmark, told_sweep, weather, on, monkeypatch, caplog
 ):
     with monkeypatch.context() as patch:

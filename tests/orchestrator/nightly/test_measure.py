@@ -109,7 +109,7 @@ def test_costs_that_nobody_knows_are_left_out(make_benchmark, told, tmp_path):
     assert artifacts_with_costs(told.ledger()) == {"of d|ce 0"}
 
 
-def test_what_lacks_a_seed_has_failed_with_the_reason(make_benchmark, told, tmp_path):
+def test_a_recipe_without_a_seed_has_failed_with_the_reason(make_benchmark, told, tmp_path):
     told.study("ce", chosen=False, reason="it diverged")
     told.study("ls", chosen=False)
     for recipe, reason in (("fl", "out of memory"), ("ce+ts", "")):

@@ -367,7 +367,7 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
         assert said.endswith("OSError: the disk\n is full\n")
 
 
-def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(benchmark, start, capsys):
+def test_a_failed_night_is_reported_even_if_error_txt_cannot_be_written(benchmark, start, capsys):
     runs = start(code=4, outcome=OSError("the disk is away"))
     kept = benchmark.folder / "error.txt"
     assert runs.failures == ["2026-07-02: OSError: the disk is away"]

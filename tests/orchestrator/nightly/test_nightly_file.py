@@ -75,7 +75,7 @@ def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(mak
     assert len({*found, first}) == 5
 
 
-def test_what_a_file_leaves_out_is_the_usual(make_benchmark):
+def test_keys_missing_in_a_nightly_file_have_defaults(make_benchmark):
     benchmark = make_benchmark()
     model, report = benchmark.model, benchmark.model.report
     assert (model.history, model.keep, model.limits) == (90, 3, Limits())

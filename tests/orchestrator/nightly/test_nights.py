@@ -126,7 +126,7 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchm
     assert len(nightlies(benchmark)) == 2
 
 
-def test_what_an_earlier_night_could_not_tell_is_said_once(make_benchmark, told_sweep):
+def test_a_report_that_an_earlier_night_could_not_send_fails_once(make_benchmark, told_sweep):
     report = {"mail": ["no-such-program"], "when": "always"}
     benchmark = make_benchmark(sweep={"name": "mute"}, report=report)
     told_sweep.break_off(benchmark, FIRST)

@@ -193,7 +193,7 @@ def test_a_strategy_is_judged_by_the_trial_and_not_by_an_equal_loss() -> None:
     assert (final.kept, final.worse) == (0.5, 0.0)
 
 
-def test_what_a_replay_compares_where_no_file_says_otherwise() -> None:
+def test_replay_settings_have_defaults() -> None:
     assert ReplaySettings().model_dump() == {
         "searches": 20,
         "resample": True,

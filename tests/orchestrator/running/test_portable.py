@@ -80,6 +80,6 @@ def test_process_that_was_not_started_for_it_is_refused(tmp_path, monkeypatch):
         (sweep(protocol="{epochs: 1, batch_size: 8, lr: 0.1, compile: true}"), "`compile: true`"),
     ],
 )
-def test_what_cannot_be_portable_is_refused(text: str, told: str) -> None:
+def test_settings_that_cannot_be_portable_are_refused(text: str, told: str) -> None:
     with pytest.raises(InputError, match=re.escape(told)):
         parse_sweep(text, "sweep.yaml")

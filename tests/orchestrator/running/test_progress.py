@@ -65,7 +65,7 @@ def test_a_snapshot_counts_studies_and_trials(data: PreparedData) -> None:
     assert " · 2 failed · best so far " in snapshot(state).line()
 
 
-def test_what_was_stopped_early_is_not_the_best(data: PreparedData) -> None:
+def test_trials_stopped_early_are_not_shown_as_the_best(data: PreparedData) -> None:
     events: list[Any] = []
     first = make_state(data, emit=events.append)
     ends(first, first.next_trial(), 0.25)
@@ -154,7 +154,7 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     assert empty.renderables[1].total == 1
 
 
-def test_what_is_said_is_one_line_of_plain_text() -> None:
+def test_messages_are_one_line_of_plain_text() -> None:
     output = io.StringIO()
     say(Console(file=output, width=10), "[red] a name with \x1b[31m in it")
     say(None, "nobody hears")

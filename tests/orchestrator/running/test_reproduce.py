@@ -149,7 +149,7 @@ NOW_LOOSE = "computed now on A GPU in float32, sums in any order"
         ),
     ],
 )
-def test_why_figures_need_not_agree_is_said(gpu, then, now, remark):
+def test_reproduce_prints_why_figures_need_not_agree(gpu, then, now, remark):
     run: Any = SimpleNamespace(
         trial=SimpleNamespace(computed={"train": then} if then else {"refine": LOOSE}),
         study=SimpleNamespace(
@@ -310,7 +310,7 @@ def test_best_promotes_what_it_prints(spec, results, capsys):
     assert best.trial.run_id == results["ce"].run_ids[0]
 
 
-def test_what_cannot_be_promoted_or_loaded_is_said(spec, results, tmp_path, monkeypatch):
+def test_a_champion_without_its_weights_is_refused(spec, results, tmp_path, monkeypatch):
     uri, run_id = spec.tracking_uri, results["ce"].run_ids[0]
     with pytest.raises(
         InputError, match=rf"its weights are not in {tmp_path}.*--reproduce {run_id}"

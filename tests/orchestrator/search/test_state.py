@@ -614,7 +614,7 @@ def test_a_trial_that_the_machine_fails_again_says_nothing_new():
     assert choices(again) == choices(first)
 
 
-def test_what_was_suggested_without_a_trial_that_runs_again_stays():
+def test_suggestions_stay_the_same_if_a_trial_runs_again():
     """Only what the machine has failed is computed again; the best of all trials is chosen."""
     spec = make_spec("ce, mbls", trials=8)
     first, events = make_state(spec)
@@ -639,7 +639,7 @@ def test_while_a_trial_has_to_run_again_nothing_is_dispensable():
     assert len(drive(again, 2, random.Random(0))) == len(study_of(first).trials) + 1
 
 
-def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again():
+def test_machine_faults_are_not_retried_if_another_trial_failed_by_itself():
     def measured(trial: TrialSpec) -> TrialFinished:
         fault = "machine" if trial.number == 0 else ""
         return trial.ending("failed", {}, reason=f"{trial.number} failed", fault=fault)

@@ -153,7 +153,7 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
         ({"task": "30/one"}, "not run on 10/one"),
     ],
 )
-def test_why_a_recipe_is_left_out(changes, reason) -> None:
+def test_an_arena_gives_the_reason_why_a_recipe_is_left_out(changes, reason) -> None:
     others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
     lacking = result("even", "one", 10, **changes)
     if "task" in changes:  # Which the others have run.

@@ -46,14 +46,14 @@ def test_each_figure_is_that_of_the_stored_rows(results, artifacts):
     assert said == []
 
 
-def test_what_a_sweep_has_stored_is_not_computed_again(results, artifacts):
+def test_stored_metrics_are_not_computed_again(results, artifacts):
     stored = [replace(result, test=({"aurc": 7.0},) * 2) for result in results]
     found = with_columns(stored, ["aurc", "augrc"], artifacts, pytest.fail)
     assert [seed["aurc"] for seed in found[0].test] == [7.0, 7.0]
     assert all(0 < seed["augrc"] < 1 for seed in found[0].test)
 
 
-def test_what_cannot_be_computed_is_said(results, artifacts, evaluated, made_up):
+def test_a_message_names_metrics_that_cannot_be_computed(results, artifacts, evaluated, made_up):
     bare = evaluated("mbls", [made_up(LABELS, 3)], LABELS, test=({"ece": 0.1},))
     gone = replace(results[0], predictions=("0" * 64,) * 2)
     none = replace(results[1], predictions=())

@@ -162,7 +162,7 @@ def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, eval
     assert (accuracy.floors, accuracy.inside_floor("ce+ts")) == ({}, False)
 
 
-def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
+def test_a_comparison_names_recipes_without_predictions(artifacts, evaluated, made_up):
     fine = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     others = [
         StudyResult("s", fine.task, "mbls", "failed", reason="NaN"),

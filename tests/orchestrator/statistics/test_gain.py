@@ -87,7 +87,7 @@ def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts,
     assert draws == [1], "what is the same was resampled"
 
 
-def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
+def test_a_table_of_gains_gives_the_reason_for_an_unknown_gain(searched, made_up, artifacts):
     table = made_up(LABELS, 0)
     results = [
         searched("ce", table, None, trials=1),
@@ -176,7 +176,7 @@ def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, t
         (("--metrics", "ece_floor"), "--show gain: no column of the table is one of acc, nll"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(table, arguments, message):
+def test_a_gain_that_cannot_be_shown_gets_one_line(table, arguments, message):
     code, _, err = table(*arguments)
     assert code == 2
     assert message in err

@@ -97,7 +97,7 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
     ]
 
 
-def test_what_is_known_of_some_seeds_alone_is_not_told_as_of_all(writer: Any) -> None:
+def test_facts_known_of_only_some_seeds_are_left_out_of_a_result(writer: Any) -> None:
     restart(writer, "code")
     study = writer.open("ls", **FACTS)
     alike = {"configuration": CONFIGURATION}

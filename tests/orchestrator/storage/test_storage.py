@@ -48,7 +48,7 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl", "chosen", "tune", "shipped.json"])
-def test_whatever_a_sweep_has_left_tells_of_it(tmp_path: Path, mark: str) -> None:
+def test_any_file_of_a_sweep_makes_the_storage_list_the_sweep(tmp_path: Path, mark: str) -> None:
     for name in ("b", "a"):
         (tmp_path / "sweeps" / name / mark).mkdir(parents=True)
     for other in ("run.lock", "owner"):
@@ -148,7 +148,7 @@ def test_a_refused_sweep_leaves_only_what_was_there(tmp_path: Path, left: tuple[
 
 
 @pytest.mark.usefixtures("far_east")
-def test_who_runs_a_sweep_is_told(tmp_path: Path) -> None:
+def test_the_owner_file_says_who_runs_a_sweep_and_since_when(tmp_path: Path) -> None:
     sweep = Storage(tmp_path).sweep("one")
     before = datetime.now().astimezone().replace(microsecond=0)
     with sweep.owned():

@@ -51,7 +51,7 @@ def test_studies_come_after_those_they_build_on():
     assert list(rows(plan("mbls, fl, ce", accuracy_tolerance=None))) == ["mbls", "fl", "ce"]
 
 
-def test_what_is_only_built_on_is_no_row():
+def test_recipes_that_others_only_build_on_are_not_rows():
     made = plan("mbls+macal+ts", accuracy_tolerance=None)
     assert rows(made) == {"mbls": False, "mbls+macal": False, "mbls+macal+ts": True}
 
@@ -137,7 +137,7 @@ def test_a_grid_has_as_many_trials_as_points():
     assert set(mbls.searched["mbls"]) == {"margin", "weight"}
 
 
-def test_what_a_paper_tuned_is_all_that_is_searched():
+def test_only_parameters_in_tune_or_spaces_are_searched():
     spaces = {"macal": {"q0": {"choices": [0.3, 0.5]}}}
     tune = {"macal": ["gamma"], "mbls": []}
     made = plan("fl, mbls, ce, ce+macal", tune=tune, spaces=spaces)

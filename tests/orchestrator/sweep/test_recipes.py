@@ -68,7 +68,7 @@ def test_a_recipe_of_given_logits_is_a_calibrator_at_most(text, calibrator, stag
     assert recipe.upstream == (Recipe(("given",)) if calibrator else None)
 
 
-def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is():
+def test_an_unknown_name_is_refused_with_near_names_and_all_names():
     with pytest.raises(InputError) as caught:
         parse_recipe("mbsl")
     near, listing = caught.value.args[0].partition(")")[0].split(" (")
@@ -108,7 +108,7 @@ ORDER = "write method[+refinement][+calibrator]"
         ),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_told_in_full(text, given, line):
+def test_an_invalid_recipe_gets_a_complete_message(text, given, line):
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS, given)
     assert caught.value.args[0] == line
@@ -137,7 +137,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_what_makes_no_recipe_is_refused(mistake):
+def test_texts_that_are_no_recipe_are_refused(mistake):
     text, pieces = WRONG[mistake]
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS)

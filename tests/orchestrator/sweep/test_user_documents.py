@@ -142,7 +142,7 @@ def test_a_word_or_a_time_is_text_as_in_yaml_1_2() -> None:
     assert read_mapping(f"a: {others}", "here", "", "")["a"] == values
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_written_mapping_is_read_back_unchanged() -> None:
     document = {
         "a": ["1e3", 1e3, 1e-30, "no", "1:30", "010", "1.0e3", "2026-01-01", 10, True],
         "1e2": {},

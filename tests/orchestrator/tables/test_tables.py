@@ -1061,7 +1061,7 @@ def test_one_recipe_on_two_tasks_may_come_from_two_sweeps():
     assert combine([first, both], [].append) == [*first, *both[1:]]
 
 
-def test_what_is_not_known_of_a_sweep_does_not_differ():
+def test_unknown_data_of_a_sweep_does_not_count_as_different():
     prints = [("a", "ce", ""), ("b", "ls", "1"), ("c", "fl", "")]
     sweeps = [[of_sweep(name, recipe, fingerprint=code)] for name, recipe, code in prints]
     assert len(combine(sweeps)) == 3

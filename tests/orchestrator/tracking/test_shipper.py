@@ -613,7 +613,7 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
 
 
 @pytest.mark.full
-def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(writer, tmp_path):
+def test_a_shipper_whose_parent_died_delivers_the_rest_and_closes_open_runs(writer, tmp_path):
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)

@@ -313,7 +313,7 @@ def part(store):
     return task_part(told(results, store), TASK, Measured(comparisons=comparisons), "ce")
 
 
-def test_what_is_to_be_seen_is_said(part):
+def test_the_lead_of_a_report_names_the_best_recipe_and_real_differences(part):
     assert not part["seeds"]
     assert part["lead"] == [
         "ls has the lowest ECE, 2.00 %; ce has 4.00 %. A perfectly calibrated "
@@ -467,7 +467,7 @@ def test_risk_panels_end_above_the_highest_error_of_all_rows(store):
 # Studies
 
 
-def test_what_is_said_of_a_search(journal, tmp_path):
+def test_a_report_counts_the_trials_of_a_search_in_words(journal, tmp_path):
     journal.start(spec={"search": {"objective": "nll"}})
     study = journal.open("ce", trials=5)
     keys = [journal.trial(study, number, 0.2 - number / 10) for number in range(3)]

@@ -259,7 +259,7 @@ def test_saving_and_loading_changes_nothing(rows, fitted, tmp_path, name, object
     assert json.loads(again.read_text()) == described
 
 
-def test_what_is_doubted_is_still_doubted_after_loading(tmp_path):
+def test_a_loaded_calibrator_still_has_the_doubt_of_its_fit(tmp_path):
     with pytest.warns(FitWarning):
         fitted = build("ts").fit(torch.ones(6, 3), torch.arange(6) % 3)
     assert fitted.report.doubt

@@ -206,7 +206,7 @@ def test_classes_without_rows_are_noted(rows: Rows) -> None:
     assert report.note == "2 classes have no fitting row"
 
 
-def test_what_is_noted_of_the_own_map_stays_beside_what_is_of_the_mixture(rows: Rows) -> None:
+def test_a_note_of_the_own_map_is_kept_next_to_that_of_the_mixture(rows: Rows) -> None:
     report = build_calibrator("platt").fit(rows[0][:1], rows[1][:1]).report
     assert report is not None
     richer, empty = report.note.split("; ")

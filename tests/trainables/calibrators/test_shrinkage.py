@@ -199,7 +199,7 @@ def test_a_map_that_rows_do_show_is_found(name) -> None:
 
 
 @pytest.mark.parametrize("name", [*RICH, *MIXED])
-def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
+def test_a_rich_map_that_gains_nothing_equals_temperature_scaling(name, rows) -> None:
     logits, labels = rows[0][:1], rows[1][:1]
     fitted, ts = (build_calibrator(n).fit(logits, labels) for n in (name, "ts"))
     torch.testing.assert_close(fitted(rows[0]), ts(rows[0]))
@@ -212,7 +212,7 @@ def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
 
 
 @pytest.mark.parametrize("name", RICH)
-def test_where_nothing_is_gained_the_objective_is_that_of_temperature_scaling(name) -> None:
+def test_the_objective_of_a_map_that_gains_nothing_is_that_of_temperature_scaling(name) -> None:
     fitted = build_calibrator(name).fit(torch.ones(6, 3), torch.arange(6) % 3)
     unmoved = "the fit did not change the probabilities of the fitting rows"
     expected = FitReport(True, 0, fitted.report.objective, EQUAL_NOTE, unmoved)

@@ -51,7 +51,7 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer():
         ("a/" * 2100, "it is too long"),
     ],
 )
-def test_what_cannot_be_a_path(text, reason):
+def test_a_text_that_cannot_be_a_path_is_refused(text, reason):
     with pytest.raises(InputError) as caught:
         local_path(text, "storage")
     assert str(caught.value).startswith("storage: ")

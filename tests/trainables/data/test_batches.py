@@ -164,7 +164,7 @@ def test_drawn_crops_are_distributed_as_torchvisions():
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (12, 12)])
-def test_where_no_crop_fits_the_largest_allowed_centre_is_taken(height, width, monkeypatch):
+def test_the_largest_allowed_centre_is_taken_if_no_crop_fits(height, width, monkeypatch):
     """Areas above that of the image make every try fail."""
     monkeypatch.setattr("trainables.data._images.AREAS", (5.0, 5.0))
     theirs = RandomResizedCrop.get_params(torch.zeros(3, height, width), [5.0, 5.0], [3 / 4, 4 / 3])

@@ -399,7 +399,7 @@ def _shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
-def test_what_counts_as_an_image(tmp_path):
+def test_image_files_are_recognised_by_their_ending(tmp_path):
     for ending in ["bmp", "gif", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp", "JPG"]:
         (tmp_path / f"a.{ending}").write_text("")
         assert is_image(tmp_path / f"a.{ending}")

@@ -73,7 +73,7 @@ def test_the_pixels_of_a_pruned_image_go_with_it() -> None:
     assert moved.tolist() == [[False, False], [True, True], [True, True]]
 
 
-def test_what_is_pruned_survives_saving() -> None:
+def test_pruned_rows_survive_saving() -> None:
     first, second = fresh(pruned=0.4, every=1), fresh(pruned=0.4, every=1)
     first(LOGITS, TARGETS, PLACES)
     first.start_epoch(1)

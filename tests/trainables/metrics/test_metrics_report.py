@@ -303,7 +303,7 @@ def test_bad_input_gives_one_line(changes, text):
         ([0.5, 0.502], f"expected rows of probs to sum to 1, got 1.002; {SUM}"),
     ],
 )
-def test_what_is_no_probability_is_refused(row, text):
+def test_values_that_are_not_probabilities_are_refused(row, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         calibration_report(probs=np.array([[0.5, 0.5], row]), labels=LABELS)
 

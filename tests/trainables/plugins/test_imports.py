@@ -130,7 +130,7 @@ def test_a_module_that_is_gone_is_not_imported_from_memory(tmp_path, lab):
     assert loss_of() == 4
 
 
-def test_what_python_calsweep_and_its_needs_bring_does_not_count(tmp_path):
+def test_modules_of_python_calsweep_and_its_dependencies_do_not_count_as_plugin_code(tmp_path):
     imports = "import os, json, torch, sklearn.metrics, calsweep, no_such_module\n"
     path = write(tmp_path / "mine.py", f"{imports}from trainables import losses")
     source = find_source(str(path), tmp_path)

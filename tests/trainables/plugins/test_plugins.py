@@ -212,7 +212,7 @@ def test_a_changed_reader_reads_again(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_leaves_nothing(text, message, tmp_path):
+def test_an_invalid_plugin_gets_one_line_and_registers_nothing(text, message, tmp_path):
     before = (LOSSES.names(), set(sys.modules))
     path = write(tmp_path / "my_loss.py", text)
     with pytest.raises(InputError, match=message) as caught:
@@ -231,7 +231,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(text, message, tmp_path):
         ("./torch", "another module is called 'torch' .*; rename the package$"),
     ],
 )
-def test_what_is_not_found_is_one_line(named, message, tmp_path):
+def test_a_plugin_that_is_not_found_gets_one_line(named, message, tmp_path):
     (tmp_path / "folder").mkdir()
     package(tmp_path, "torch")
     with pytest.raises(InputError, match=message):

@@ -170,7 +170,7 @@ OTHERWISE = {
 @pytest.mark.full
 @pytest.mark.parametrize("usual_first", [True, False])
 @pytest.mark.parametrize("name", REFINEMENTS.parameter_names("macal"))
-def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):
+def test_heads_trained_together_have_the_figures_of_heads_trained_alone(name, usual_first):
     """Whichever setting two differ in: they are refused, or their figures are their own."""
     usual = {"hidden": 10, "epochs": EPOCHS}
     settings = [usual, {**usual, name: OTHERWISE[name]}][:: 1 if usual_first else -1]
@@ -205,7 +205,7 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):
         ("vtst", {}, {}),
     ],
 )
-def test_who_is_trained_alone(name, one, other):
+def test_heads_with_different_keys_cannot_be_trained_together(name, one, other):
     with pytest.raises(
         ValueError, match=r"^expected trainers with the same key, got 2 with the keys .*$"
     ):

@@ -203,7 +203,7 @@ def test_a_q_at_an_end_is_remarked_upon(role, q, what):
     assert ended_at(q, q_role=role) == [f"macal: {what}; {advice}"]
 
 
-def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon():
+def test_a_q_that_is_meant_to_end_at_a_limit_gets_no_remark():
     assert ended_at(0.5) == []
     assert ended_at(0.99, sparsity="fixed", q0=0.99) == []
 

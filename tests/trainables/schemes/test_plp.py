@@ -55,7 +55,7 @@ def test_groups_of_a_residual_network():
 
 
 @pytest.mark.parametrize("granularity", ["block", "stage"])
-def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity):
+def test_parameters_outside_all_blocks_learn_as_long_as_the_first_group(granularity):
     network = build_model("timm:vit_tiny_patch16_224", 4, ImageShape(3, 32))
     loose = [id(parameter) for parameter in network.extractor.parameters(recurse=False)]
     assert loose

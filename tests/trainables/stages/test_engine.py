@@ -173,7 +173,7 @@ def test_an_interrupted_training_goes_on_bitwise(method, model):
         assert same(resumed.method.loss.state_dict(), whole.method.loss.state_dict())
 
 
-def test_what_a_scheme_remembers_is_part_of_the_state(monkeypatch):
+def test_the_state_of_a_scheme_is_part_of_the_trainer_state(monkeypatch):
     remembered, told = {"seen": torch.ones(3)}, []
     monkeypatch.setattr(Scheme, "state_dict", lambda _: remembered)
     monkeypatch.setattr(Scheme, "load_state_dict", lambda _, state: told.append(state))
@@ -353,7 +353,7 @@ def test_a_head_alone_learns_while_features_stay_those_of_evaluation():
     assert torch.equal(made.network.features(batch), features)
 
 
-def test_what_learns_is_in_the_key_only_where_it_is_not_everything():
+def test_a_protocol_stores_learns_only_if_it_is_not_the_default():
     assert "learns" not in protocol().to_dict()
     assert protocol_from(protocol(learns="head").to_dict()).learns == "head"
 
@@ -436,7 +436,7 @@ def test_predictions_are_in_order_whatever_the_batches(monkeypatch):
         torch.testing.assert_close(predict(made.network, batcher), whole, rtol=1e-5, atol=1e-5)
 
 
-def test_whatever_else_is_computed_changes_no_training():
+def test_computations_between_epochs_change_no_training():
     """Two trainings side by side, one of them validated, both with dropout."""
     batcher = facts().inputs.batcher(images(50).values)
     plain, watched = trainer(METHODS["mcdrop"]), trainer(METHODS["mcdrop"])

@@ -70,7 +70,7 @@ def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypa
     assert len({other.record["metrics"]["val_nll"] for other in expected}) == len(requests)
 
 
-def test_what_is_to_be_said_of_each_is_said(workshop, trained, monkeypatch):
+def test_each_refinement_trained_together_gets_its_notices(workshop, trained, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     ends = {"gamma": 5.0, "eta_init": 1.0, "eta_final": 1.0}
@@ -82,7 +82,7 @@ def test_what_is_to_be_said_of_each_is_said(workshop, trained, monkeypatch):
     assert [text.partition(",")[0] for text in told] == ["macal: q ended at 0"] * 2
 
 
-def test_what_is_stored_already_is_not_carried_along(workshop, trained):
+def test_stored_refinements_are_not_trained_again_with_the_others(workshop, trained):
     requests = wanted(workshop, trained, seed=1)
     run_all(workshop.open(requests[1]))
     assert not isinstance(open_all(workshop, requests[:2]), RefineTogether)

@@ -499,7 +499,7 @@ def test_a_training_computes_in_the_precision_that_is_asked_for(workshop, traine
         workshop.open(replace(request(workshop.prepared), precision="half"))
 
 
-def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained, coarse, tmp_path):
+def test_features_are_computed_in_the_precision_of_the_network(workshop, trained, coarse, tmp_path):
     images = workshop.prepared.test().values
     for network, half in ((trained, False), (coarse, True)):
         features, _ = load_features(network, workshop.store, workshop.data)
@@ -612,7 +612,7 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(tmp_path, workshop, tra
             open_stage(lacking, store, workshop.data).run_epoch()
 
 
-def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_was_first(
+def test_damaged_upstream_artifacts_are_computed_again_unless_another_trial_was_first(
     tmp_path, workshop, monkeypatch
 ):
     store = ArtifactStore(tmp_path / "store")
@@ -688,7 +688,7 @@ def test_a_figure_that_is_not_finite_is_named_with_its_epoch(workshop, value):
         run.check_finite({"lr": 0.1, "train_loss": value}, finite=True)
 
 
-def test_what_a_training_says_of_itself_is_told_when_it_is_stored(workshop, monkeypatch):
+def test_remarks_of_a_training_are_printed_when_the_outcome_is_stored(workshop, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     run = workshop.open(request(workshop.prepared, seed=9, protocol={"epochs": 1}))

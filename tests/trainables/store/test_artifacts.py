@@ -100,7 +100,7 @@ def test_a_flag_is_no_number():
     assert stage_key("train", nesterov=False) != stage_key("train", nesterov=0.0)
 
 
-def test_what_is_no_plain_value_is_refused():
+def test_a_stage_key_refuses_values_that_json_cannot_hold():
     with pytest.raises(TypeError):
         stage_key("train", data=Path("."))
     with pytest.raises(ValueError, match="JSON"):
@@ -202,7 +202,7 @@ def test_writing_replaces_what_is_damaged(store):
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_what_another_process_has_mended_meanwhile_stays(store, monkeypatch):
+def test_an_artifact_that_another_process_repaired_meanwhile_stays(store, monkeypatch):
     directory = put(store).directory
     judged = []
 
@@ -319,7 +319,7 @@ print(store.find(ArtifactRef("train", "cd" * 32)) is not None)
     assert fits == "True"
 
 
-def test_what_is_no_json_leaves_nothing_behind(store):
+def test_a_record_that_json_cannot_hold_leaves_no_files(store):
     with pytest.raises(ValueError, match="JSON"):
         store.write(ArtifactRef("train", KEY), FILES, {"metrics": {"val_ece": float("nan")}})
     assert drafts(store) == []

@@ -117,7 +117,7 @@ def test_outage_is_queued_and_a_later_process_delivers(machines, weather):
     assert list((store.root.parent / "undelivered").iterdir()) == []
 
 
-def test_what_waits_is_counted(machines, weather, monkeypatch):
+def test_deliver_counts_artifacts_that_wait_for_the_bucket(machines, weather, monkeypatch):
     monkeypatch.setattr(ArtifactStore.deliver, "__defaults__", ())
     weather.away = True
     store = machines.store("one")
@@ -314,7 +314,7 @@ def test_address_is_a_folder_of_the_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "storage", ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3:/bucket/x"]
 )
-def test_what_is_no_address(storage):
+def test_a_text_that_is_no_bucket_address_is_refused(storage):
     with pytest.raises(InputError, match=r"is not the address of a bucket; use s3://BUCKET") as no:
         storage_folder(storage)
     assert "secret" not in str(no.value)

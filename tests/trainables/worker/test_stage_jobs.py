@@ -337,7 +337,7 @@ def test_training_that_diverges_is_the_configurations_fault(place):
     assert place.stored(protocol={"lr": 1e30}) is None
 
 
-def test_what_is_missing_is_named(place, tmp_path):
+def test_a_fault_names_the_artifact_or_data_that_is_missing(place, tmp_path):
     place.run()
     missing = place.stored()
     elsewhere = Place(tmp_path / "elsewhere", place.data)

@@ -158,7 +158,9 @@ def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_p
     assert not (benchmark.folder / "lock").exists()
 
 
-def test_what_the_base_lacks_too_is_not_the_changes(make_benchmark, source, tmp_path):
+def test_a_recipe_that_fails_on_the_base_too_does_not_fail_the_gate(
+    make_benchmark, source, tmp_path
+):
     lacking = {**USUAL, "ce": None}
     source.commit(lacking)
     source.commit(lacking)

@@ -77,7 +77,7 @@ def test_one_worse_night_between_good_ones_stays_without_an_alarm():
 @pytest.mark.parametrize(
     ("cell", "factor"), [(ECE, 1.09), (ACC, 0.996), (SPEED, 0.87)], ids=["ece", "acc", "speed"]
 )
-def test_what_is_below_the_practical_threshold_is_no_alarm(cell, factor):
+def test_a_change_below_the_practical_threshold_raises_no_alarm(cell, factor):
     small = {cell: factor}
     assert judge([*QUIET, record(10, factors=small)], record(11, factors=small)).status == "ok"
 
@@ -87,7 +87,7 @@ def test_what_is_below_the_practical_threshold_is_no_alarm(cell, factor):
     ("relative", "most", "reasons"),
     [(0.19, 0.0244, ["nights"]), (0.21, 0.0244, []), (0.21, 0.0243, ["limit"])],
 )
-def test_what_matters_is_what_the_file_says(metric, relative, most, reasons):
+def test_thresholds_and_limits_of_the_file_decide_on_alarms(metric, relative, most, reasons):
     def renamed(night: NightRecord) -> NightRecord:
         new = {**dict(zip(LEVELS, LEVELS, strict=True)), "ece": metric}
         cells = {c._replace(metric=new[c.metric]): values for c, values in night.cells.items()}
@@ -109,7 +109,7 @@ def test_what_matters_is_what_the_file_says(metric, relative, most, reasons):
     [(ECE, 1.15, 0.1), (ACC, 0.99, 0.01), (SPEED, 0.8, 0.15)],
     ids=["ece", "acc", "speed"],
 )
-def test_what_noise_explains_is_no_alarm(cell, factor, size):
+def test_a_change_that_noise_explains_raises_no_alarm(cell, factor, size):
     worse = [record(night, 0.0, {cell: factor}) for night in (30, 31)]
     for noise, expected in ((0.0, True), (size, False)):
         verdict = judge([*history(range(30), noise), worse[0]], worse[1])
@@ -271,7 +271,7 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete():
     assert judge(QUIET, whole).status == "ok"
 
 
-def test_what_is_missing_beside_a_failed_recipe_is_told():
+def test_seeds_missing_besides_a_failed_recipe_raise_an_alarm():
     night = changed(record(10), CellKey(RECIPES[-1], TASK, "ece"), {0: 0.02})
     verdict = judge(QUIET, replace(night, failed={(RECIPES[0], TASK): "out of memory"}))
     assert [alarm.text for alarm in verdict.alarms] == [
@@ -404,7 +404,7 @@ def defined(night: NightRecord, recipe: str, definition: str) -> NightRecord:
     return replace(night, rows=rows)
 
 
-def test_what_the_benchmark_defines_anew_is_not_compared():
+def test_recipes_that_the_benchmark_redefines_are_not_compared():
     before = [defined(night, "ls", "old") for night in QUIET]
     worse = {ECE: 3.0, CellKey("ce", TASK, "ece"): 3.0}
     first = defined(record(10, factors=worse), "ls", "new")

@@ -100,7 +100,7 @@ def test_the_best_level_may_be_lower_than_any_five_of_its_nights():
     assert (found[0].index, found[1]) == (16, pytest.approx(0.1))
 
 
-def test_what_has_recovered_is_not_worse():
+def test_a_series_that_has_recovered_has_no_worse_step():
     series = np.repeat([0.0, 4.0], [40, 20]) + 0.1 * NOISE
     assert worse_step(series, 0.1, 2.0) is not None
     assert worse_step(np.append(series, 0.0), 0.1, 2.0) is None

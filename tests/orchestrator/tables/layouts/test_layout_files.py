@@ -127,7 +127,7 @@ def test_every_published_figure_is_in_its_cell(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_not_offered_is_published_and_has_a_reason(name):
+def test_entries_that_a_layout_does_not_offer_are_published_and_have_a_reason(name):
     layout = load_layout(name)
     table = load_published("results")
     found = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]

@@ -56,7 +56,7 @@ def test_the_rows_and_columns_are_the_layout_s_in_its_order():
     ]
 
 
-def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
+def test_a_layout_marks_cells_that_were_not_run_and_names_recipes_it_does_not_have():
     foreign = [study(recipe, model="resnet8") for recipe in ("ce", "own", "esd")]
     table = fill("macal/table1", study("ce"), study("own"), *foreign)
     found = cells(table, "ce")

@@ -87,7 +87,7 @@ def test_pools_of_two_suites_or_more_are_their_means():
     )
 
 
-def test_what_is_missing_is_named(workshop, suites, tmp_path):
+def test_an_evaluation_names_the_file_or_artifact_that_is_missing(workshop, suites, tmp_path):
     with pytest.raises(InputError, match=r"suite\.json cannot be read"):
         evaluate_suite(workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared, tmp_path)
     with pytest.raises(InputError, match="is missing or damaged"):
