@@ -73,7 +73,7 @@ def test_files_copied_to_a_cluster_exist(cloud):
     assert [path for path in local if not (ROOT / path).exists()] == []
 
 
-def test_commands_name_only_what_is_copied_or_made_there(cloud):
+def test_setup_commands_name_only_files_that_are_copied_or_created(cloud):
     made = {"~/ray_bootstrap_config.yaml", "~/venv", "~/venv/bin/python", "~/venv/bin/ray"}
     copied = {parent for path in cloud["file_mounts"] for parent in (path, str(Path(path).parent))}
     for command in commands(cloud):
@@ -330,7 +330,7 @@ def test_every_pod_has_the_storage():
     assert groups[1]["minReplicas"] == 0
 
 
-def test_a_pod_asks_for_what_it_may_use():
+def test_a_pod_requests_as_much_as_its_limits():
     _, cluster = documents("kuberay-cluster.yaml")
     for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
         for container in containers(group["template"]):

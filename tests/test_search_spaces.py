@@ -139,7 +139,7 @@ class Margin(CheckedFields):
     form: str = choice(default="a", choices=("a", "b", "c"))
 
 
-def test_a_parameter_is_what_its_class_declares_where_the_file_is_silent():
+def test_fields_missing_in_a_search_space_come_from_the_class():
     said = {"margin": {"low": 1.0, "high": 4.0}, "form": {"choices": ["b", "a"]}}
     document = {"title": "t", "source": "s", "parameters": said}
     for fields in said.values():

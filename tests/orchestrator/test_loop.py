@@ -136,7 +136,7 @@ def test_known_outcomes_need_no_worker() -> None:
     assert len(events) == 2
 
 
-def test_known_outcomes_do_not_hold_up_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_outcomes_do_not_delay_running_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     clock = SimpleNamespace(monotonic=lambda: 0.3 * next(ticks))
     monkeypatch.setattr(loop_module, "time", clock)

@@ -48,7 +48,7 @@ def test_share_of_a_gpu_that_is_too_small_becomes_a_whole_one_once():
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
 @pytest.mark.parametrize("kind", [FaultKind.MEMORY, FaultKind.CONFIGURATION])
-def test_other_faults_stand(gpus, kind):
+def test_faults_of_memory_or_configuration_are_not_retried(gpus, kind):
     assert next_attempt(job(gpus=gpus), failed(kind), 3) is None
     assert next_attempt(job(), Report(status=Status.FINISHED), 3) is None
 

@@ -64,7 +64,7 @@ def test_a_table_has_json_once(calsweep, stored):
     assert told in calsweep("table", "old", "--json", "--format", "csv").err
 
 
-def test_a_night_is_told_as_its_verdict(calsweep, empty_folder, monkeypatch):
+def test_nightly_run_prints_the_verdict_as_json(calsweep, empty_folder, monkeypatch):
     from orchestrator import nightly
 
     cell = nightly.CellKey("ce", "t", "ece")

@@ -73,7 +73,7 @@ def assert_refused(answer):
 
 
 @pytest.mark.parametrize("option", ["s3://bucket/x", "s3://x", "~nouser/x", "x" * 300])
-def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, files, option):
+def test_commands_refuse_an_output_that_is_no_path(calsweep, empty_folder, files, option):
     commands = (
         [
             "logits",

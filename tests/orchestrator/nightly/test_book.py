@@ -36,7 +36,7 @@ def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path):
     assert book.begin("2026-12-09", 0.0, {}).facts["number"] == 12
 
 
-def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path):
+def test_a_night_that_starts_over_keeps_only_its_number(tmp_path):
     book = Book(tmp_path)
     night = book.begin("2026-11-21", 1.0, {"torch": "1"})
     book.begin("2026-11-22", 2.0, {})
@@ -227,7 +227,7 @@ def test_nobody_owns_a_folder_after_the_block(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["run.lock"]
 
 
-def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
+def test_a_second_run_is_refused_with_the_holder_of_the_lock(tmp_path):
     holder = f"process {os.getpid()} on {os.uname().nodename}"
     with Book(tmp_path).held():
         for named in (holder, "another process"):  # Which has not said yet who it is.

@@ -95,7 +95,7 @@ def test_one_machine_at_a_time(benchmark, told_sweep, on):
     assert told_sweep.runs == [f"told-{FIRST}"]
 
 
-def test_a_night_that_broke_off_elsewhere_is_computed_anew(benchmark, told_sweep, on):
+def test_a_night_interrupted_on_another_machine_is_computed_again(benchmark, told_sweep, on):
     told_sweep.break_off(benchmark, FIRST)
     on("two")
     run_night(benchmark, SECOND)

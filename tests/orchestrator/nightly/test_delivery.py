@@ -189,7 +189,9 @@ def test_the_latest_summary_is_of_the_night_that_ran_last_whatever_it_is_called(
         ("always", ("ok",), True),
     ],
 )
-def test_people_hear_all_of_what_they_asked_for_once(make_benchmark, world, when, verdict, told):
+def test_a_night_is_reported_once_in_every_requested_way(
+    make_benchmark, world, when, verdict, told
+):
     benchmark = make_benchmark(report={**WAYS, "when": when})
     night = judged(benchmark, 0, *verdict)
     title = {"regression": "something got worse: it failed; 1 more finding", "ok": "as before"}.get(
@@ -250,7 +252,7 @@ def test_a_summary_that_cannot_be_written_waits_for_the_next_start(make_benchmar
     assert world.took("webhook") == []
 
 
-def test_a_night_that_could_not_run_is_told_and_written(
+def test_a_night_that_could_not_run_is_reported_and_written(
     make_benchmark, world, tmp_path, monkeypatch
 ):
     benchmark = make_benchmark(report={**WAYS, "html": str(tmp_path / "out" / "x.html")})

@@ -131,7 +131,7 @@ def test_a_recipe_without_a_seed_has_failed_with_the_reason(make_benchmark, told
     assert record.cells == {}
 
 
-def test_the_time_of_the_whole_night_stands_with_the_first_seed_that_is_asked_for(
+def test_the_time_of_the_whole_night_belongs_to_the_first_seed_of_the_table(
     make_benchmark, told, tmp_path
 ):
     search = {"trials": 1, "seed": 7}  # That seed is in no table.

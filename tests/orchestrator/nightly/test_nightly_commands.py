@@ -322,7 +322,7 @@ def test_a_night_is_named_by_a_date(start, night, why, capsys):
     assert capsys.readouterr().err.startswith(f"calsweep: --night: {night!r} {why}")
 
 
-def test_a_start_says_what_it_came_to(benchmark, start, capsys):
+def test_nightly_run_prints_its_verdict_and_the_path_of_the_report(benchmark, start, capsys):
     night = Book(benchmark.folder).night("n")
     alarms = (found(ECE, 1), found(ACC, 2))
     verdict = Verdict("n", "regression", alarms, alarms[:1])
@@ -348,7 +348,7 @@ def test_a_start_says_what_it_came_to(benchmark, start, capsys):
         (OSError("the disk\n is full"), "OSError: the disk is full", True),
     ],
 )
-def test_a_night_that_could_not_run_is_told_unless_another_runs(
+def test_a_night_that_could_not_run_is_reported_unless_another_one_runs(
     benchmark, start, error, told, details, capsys
 ):
     benchmark.folder.mkdir(parents=True)

@@ -40,7 +40,7 @@ def test_the_shipped_benchmark_is_the_one_in_the_package():
     assert all(study.trials == 1 for study in plan)
 
 
-def test_a_file_says_what_every_night_must_hold(make_benchmark):
+def test_a_nightly_file_determines_the_shape_of_every_night(make_benchmark):
     search = {"trials": 1, "seed": 7}  # That seed is in no table.
     sweep = {"recipes": ["ls", "ce", "*+ts"], "seeds": [5, 3], "search": search}
     shape = make_benchmark(sweep=sweep, metrics=["ece", "cifar10-c/acc"]).shape

@@ -178,7 +178,7 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     assert night.facts.get("given_up") == (None if name == FIRST else why)
 
 
-def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, monkeypatch):
+def test_a_half_night_of_other_code_starts_over(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "anew"})
     told_sweep.break_off(benchmark, FIRST)
     folder = benchmark.sweep_folder(FIRST).path

@@ -116,7 +116,7 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(live, spec):
     assert max(simulate(Table(study), spec, seed=4).distances) > 0
 
 
-def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(study, spec):
+def test_budgets_are_sorted_and_unique_for_any_order_of_trials(study, spec):
     asked = simulate(Table(study), spec, seed=3, budgets=(4, 1, 4, 8))
     assert asked == simulate(Table(study), spec, seed=3, budgets=(1, 4))
     turned = Table(replace(study, trials=study.trials[::-1]))
@@ -212,7 +212,7 @@ def test_replay_settings_have_defaults() -> None:
     }
 
 
-def test_a_strategy_changes_what_it_names_alone(spec: SweepSpec) -> None:
+def test_a_strategy_changes_only_the_settings_that_it_names(spec: SweepSpec) -> None:
     found = changed(spec, "random", {"sampler": "random"})
     rules = spec.search.model_copy(update={"sampler": "random"})
     assert found == spec.model_copy(update={"search": rules})

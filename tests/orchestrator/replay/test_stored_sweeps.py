@@ -82,7 +82,7 @@ def outcome(storage: Storage) -> ReplayOutcome:
     return found
 
 
-def test_every_trial_of_what_has_ended_is_read_and_measured(storage: Storage) -> None:
+def test_every_trial_of_ended_sweeps_is_read_and_measured(storage: Storage) -> None:
     told: list[Any] = []
     sweeps = read_sweeps(storage, done=lambda *count: told.append(count))
     assert [(sweep.folder.name, sweep.complete) for sweep in sweeps] == [
@@ -227,7 +227,9 @@ def test_trials_that_were_pruned_are_left_out_of_a_sweep_that_failed(storage, tm
     assert sweep.studies[0].losses("nll") == losses
 
 
-def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: ReplayOutcome) -> None:
+def test_each_search_is_judged_by_the_recorded_figures_of_its_choice(
+    outcome: ReplayOutcome,
+) -> None:
     order = [(row.strategy, row.sweep, row.search, row.budget) for row in outcome.judged]
     assert order == [
         (strategy, sweep, search, budget)
@@ -394,7 +396,9 @@ def test_a_sweep_that_was_never_run_is_not_replayed(storage: Storage, tmp_path: 
 
 
 @pytest.mark.parametrize("status", ["running", "pruned"])
-def test_a_choice_of_what_has_not_finished_is_not_made_again(storage: Storage, status: str) -> None:
+def test_a_replay_does_not_choose_a_trial_that_has_not_finished(
+    storage: Storage, status: str
+) -> None:
     (sweep,) = read_sweeps(storage, ["one"], ["spline"], test=False)
     chosen = sweep.ledger.studies[STUDY].chosen_trial
     assert chosen is not None

@@ -297,7 +297,7 @@ def test_a_plugin_travels_with_the_bucket(address, tmp_path, elsewhere):
 
 
 @pytest.mark.full
-def test_outage_at_the_end_is_told_and_delivered_later(
+def test_files_unsent_because_of_an_outage_are_listed_and_uploaded_later(
     wanted: tuple[Path, list[str]],
     weather: Weather,
     address: str,
@@ -412,7 +412,7 @@ def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
 
 
 @pytest.mark.full
-def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
+def test_gc_keeps_the_same_artifacts_in_a_bucket_as_in_a_folder(
     wanted: tuple[Path, list[str]],
     swept: Swept,
     weather: Weather,

@@ -296,7 +296,9 @@ def test_scores_are_read_as_the_kind_that_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["absent"], ["one", "absent"]])
-def test_an_absent_file_is_told_by_its_task(tmp_path: Path, names: list[str]) -> None:
+def test_a_missing_file_of_logits_is_reported_with_its_task(
+    tmp_path: Path, names: list[str]
+) -> None:
     write_logits(tmp_path / "one.npz")
     tasks = [{"logits": str(tmp_path / f"{name}.npz")} for name in names]
     spec = parse_sweep(f"name: x\ntasks: {tasks}\nrecipes: [ts]\nstorage: {tmp_path}\n", "x")

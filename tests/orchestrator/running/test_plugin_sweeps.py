@@ -126,7 +126,7 @@ def artifacts(outcome: SweepOutcome, study: str) -> set[str | None]:
     return {t.artifact for t in ledger.trials.values() if t.study == f"digits/tiny|{study}"}
 
 
-def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(tmp_path, capsys):
+def test_a_plugin_next_to_the_sweep_file_is_computed_resumed_and_reproduced(tmp_path, capsys):
     storage = tmp_path / "storage"
     write_loss(tmp_path)
     path = write_sweep(tmp_path, storage)

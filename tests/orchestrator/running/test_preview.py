@@ -114,12 +114,12 @@ def test_a_search_seed_adds_a_trial_to_each_recipe(tmp_path: Path) -> None:
     assert new["train"] == (9, 0)
 
 
-def test_hours_are_those_of_what_will_be_computed() -> None:
+def test_estimated_hours_count_only_trials_that_will_be_computed() -> None:
     assert StagePreview("t", "train", computed=3, reused=2, seconds=1200.0).hours == 1.0
     assert StagePreview("t", "train", computed=3, reused=2, seconds=None).hours is None
 
 
-def test_rows_stand_by_task_and_stage(tmp_path: Path) -> None:
+def test_rows_of_a_preview_are_ordered_by_task_and_stage(tmp_path: Path) -> None:
     task = "dataset: digits, model: convnet, protocol: digits"
     both = ", ".join(f"{{{{name: {name}, {task}}}}}" for name in "ba")
     text = SWEEP.replace(f"{{{{{task}}}}}", both)

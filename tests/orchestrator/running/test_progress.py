@@ -123,7 +123,9 @@ def test_without_a_terminal_a_line_is_shown_seldom() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "seconds"), [(False, 10.0), (True, 0.25)])
-def test_so_many_seconds_lie_between_two_looks(monkeypatch, terminal, seconds):
+def test_progress_is_refreshed_every_quarter_second_or_every_ten_seconds(
+    monkeypatch, terminal, seconds
+):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("orchestrator.running.control.time", clock)
     looks: list[float] = []

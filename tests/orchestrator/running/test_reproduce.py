@@ -262,7 +262,7 @@ def test_other_data_or_a_used_folder_are_refused(spec, results, tmp_path):
             reproduce(run, tracking_uri=address, folder=folder)
 
 
-def test_the_champion_predicts_what_was_measured(spec, results, tmp_path, monkeypatch):
+def test_a_loaded_champion_gives_the_stored_predictions(spec, results, tmp_path, monkeypatch):
     uri, storage = spec.tracking_uri, str(Storage.of(spec).folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     for version, recipe in enumerate(("short+ts", "ce+macal+ts"), start=1):
@@ -300,7 +300,7 @@ def test_tables_report_and_data_are_on_the_tracker(spec, results):
     assert {(each.name, each.digest) for (each,) in data} == {("digits", fingerprint[:36])}
 
 
-def test_best_promotes_what_it_prints(spec, results, capsys):
+def test_best_promotes_the_trial_that_it_prints(spec, results, capsys):
     words = ["best", "--task", TASK, "--recipe", "ce", "--tag", "team=red", "--promote"]
     assert main([*words, "--storage", str(Storage.of(spec).folder), "--format", "fixed"]) == 0
     printed = capsys.readouterr()

@@ -90,7 +90,7 @@ def test_a_suite_that_does_not_fit_is_refused(tmp_path, suite, text, capsys):
     assert not (tmp_path / "storage" / "sweeps" / "suites" / "journal.jsonl").exists()
 
 
-def test_suites_are_stored_beside_the_data(tmp_path, capsys, monkeypatch):
+def test_suites_are_stored_next_to_the_data(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     suite = write_noise(tmp_path / "a.npz", 1)
     spec = make_spec(tmp_path, suite)

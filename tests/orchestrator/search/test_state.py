@@ -668,7 +668,7 @@ def test_a_study_that_the_machine_failed_says_so():
     assert all(study.chosen is not None for study in again.studies.values())
 
 
-def test_a_closed_study_needs_only_what_it_chose():
+def test_a_closed_study_needs_only_the_chosen_artifacts():
     spec = make_spec("ce, mbls")
     whole, events = make_state(spec)
     drive(whole, 2, random.Random(0))

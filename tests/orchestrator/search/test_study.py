@@ -103,7 +103,7 @@ def test_suggestions_depend_on_seed_and_results_alone(sampler):
 @pytest.mark.parametrize(
     "search", [{}, {"parallel_trials": 3}, {"spaces": {"mbls": {"margin": {"choices": [6.0]}}}}]
 )
-def test_tpe_suggests_what_optunas_own_of_each_trials_seed_does(search, monkeypatch):
+def test_tpe_suggests_the_same_as_optunas_sampler_with_the_seed_of_each_trial(search, monkeypatch):
     expected = drive(open_search(**search))
 
     def new(_: StudySearch, seed: int) -> optuna.samplers.BaseSampler:
@@ -235,7 +235,7 @@ def test_how_many_refinements_are_suggested_at_once(search, block):
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_suggestions_lie_in_the_space(sampler):
+def test_suggestions_are_within_the_search_space(sampler):
     planned, rules = study("ce+macal", sampler=sampler, trials=6)
     for point in drive(StudySearch(planned, rules, 0), lambda p: p["macal.q0"]):
         for name, value in point.items():

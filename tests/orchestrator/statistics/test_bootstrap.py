@@ -36,7 +36,7 @@ def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
     ("metric", "block"),
     [*((metric, 7) for metric in (*BOOTSTRAPPED, "mce", "cwaece")), ("cwece", 45)],
 )
-def test_it_is_what_copying_rows_gives(made_up, metric, block, monkeypatch):
+def test_the_bootstrap_equals_a_loop_that_copies_rows(made_up, metric, block, monkeypatch):
     # A few resamples at once, and one class at once or three of the four.
     monkeypatch.setattr(_resampled, "BLOCK", block * ROWS)
     seeds = {

@@ -231,7 +231,7 @@ def test_the_spread_is_printed_for_each_recipe(results, command_on):
     assert all(row["rows"] + row["seeds"] == pytest.approx(1) for row in rows)
 
 
-def test_repeated_sweeps_are_told_apart_or_asked_for(evaluated, made_up, command_on):
+def test_repeated_sweeps_are_separated_or_requested(evaluated, made_up, command_on):
     def sweep(number):
         seeds = [made_up(LABELS, 10 * number + seed) for seed in range(2)]
         found = evaluated(f"ce-{number}", seeds, LABELS, test=({"ece": 0.1}, {"ece": 0.2}))

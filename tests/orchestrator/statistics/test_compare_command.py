@@ -65,7 +65,7 @@ def test_progress_is_counted_over_the_recipes_of_all_tasks(calsweep, results, pr
     assert steps == ["resampling", *((number, 8) for number in range(1, 7))]
 
 
-def test_compare_as_json_says_what_csv_does(calsweep):
+def test_compare_prints_the_same_rows_as_json_and_csv(calsweep):
     code, out, err = calsweep("compare", "s", "--draws", 50, "--json")
     rows = csv.DictReader(
         io.StringIO(calsweep("compare", "s", "--draws", 50, "--format", "csv")[1])

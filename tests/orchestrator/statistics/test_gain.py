@@ -127,7 +127,7 @@ def table(command_on, searched, made_up):
     return call
 
 
-def test_the_table_tells_what_each_search_brought(table):
+def test_the_table_shows_the_gain_of_each_search(table):
     code, out, err = table("--metrics", "ece,ece_floor", "--format", "markdown")
     assert (code, err) == (0, "--show gain: not computed from test rows alone: ece_floor\n")
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}

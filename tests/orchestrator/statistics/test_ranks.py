@@ -187,7 +187,7 @@ def test_scores_are_checked(wrong, message):
         rank_comparison({"a": {0: 1.0}, "b": {0: 2.0}}, control="x")
 
 
-def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
+def test_the_diagram_shows_every_recipe_and_says_if_differences_are_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
     told = "blocks: 3; too few to test differences (not testable)"
     for found, words in ((few, told), (many, "that do not differ")):
@@ -256,7 +256,7 @@ def study(recipe, dataset, *eces, model="convnet", **fields):
     return StudyResult(recipe=recipe, dataset=dataset, model=model, test=test, **fields)
 
 
-def test_blocks_hold_the_mean_over_seeds_and_name_what_is_incomplete():
+def test_block_scores_are_means_over_seeds_and_name_incomplete_recipes():
     results = [
         study("ce", "digits", 0.1, 0.3),
         study("ls", "digits", 0.2),

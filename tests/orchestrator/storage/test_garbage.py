@@ -158,7 +158,7 @@ FURTHER = trial("k1", "t|ce", "train", TRAIN_B, role="seed")
         ),
     ],
 )
-def test_a_sweep_keeps_what_it_may_need(room, events, status, expected):
+def test_gc_keeps_the_artifacts_that_a_sweep_may_need(room, events, status, expected):
     room.sweep("one", *events, status=status)
     room.collect()
     assert room.left() == expected
@@ -168,7 +168,7 @@ def test_a_sweep_keeps_what_it_may_need(room, events, status, expected):
 @pytest.mark.parametrize(
     ("status", "expected"), [("finished", {TRAIN_A, TRAIN_B}), ("interrupted", EVERYTHING)]
 )
-def test_each_of_several_kept_sweeps_keeps_what_it_needs(room, names, status, expected):
+def test_gc_keeps_the_artifacts_of_each_kept_sweep(room, names, status, expected):
     other, defaults = "a0" * 32, ("d0" * 32, "d1" * 32)
     room.write("train", other)
     for key in defaults:
@@ -318,7 +318,7 @@ def test_gc_accepts_that_an_artifact_was_removed_by_hand(room: Room) -> None:
     assert room.left() == {EVALUATED}
 
 
-def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(room: Room) -> None:
+def test_artifacts_of_a_dropped_sweep_are_removed_while_another_one_is_open(room: Room) -> None:
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), status="interrupted")
     room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     room.collect(drop=["two"])
@@ -437,7 +437,7 @@ def test_a_running_sweep_is_not_dropped(room: Room, dry_run: bool) -> None:
     assert room.left() == EVERYTHING
 
 
-def test_beside_a_running_sweep_only_old_garbage_goes(room: Room) -> None:
+def test_gc_removes_only_old_garbage_while_a_sweep_runs(room: Room) -> None:
     found, beaten, mine = "f0" * 32, "be" * 32, "a1" * 32
     for key in (found, beaten, mine):
         room.write("train", key)

@@ -301,7 +301,7 @@ def test_a_study_keeps_the_versions_that_it_was_opened_with() -> None:
     assert [study.versions["torch"] for study in ledger.studies.values()] == ["1", "2"]
 
 
-def test_a_study_says_which_seeds_stand_in_its_table() -> None:
+def test_a_study_knows_the_seeds_of_its_table() -> None:
     told = replace(OPENED, origin={"seeds": [1, 2]})
     for opened, shown in ((OPENED, [0, 1, 2]), (told, [1, 2])):
         study = Ledger([opened]).studies[STUDY]

@@ -113,7 +113,7 @@ def test_facts_known_of_only_some_seeds_are_left_out_of_a_result(writer: Any) ->
         assert (found.predictions, found.seconds) == known
 
 
-def test_a_choice_is_told_before_it_is_evaluated(writer: Any) -> None:
+def test_a_result_has_the_chosen_configuration_before_the_evaluation(writer: Any) -> None:
     restart(writer, "code")
     study = writer.open("ls+ts")
     older, chosen = (writer.trial(study, n, 0.5, configuration=CONFIGURATION) for n in (0, 1))

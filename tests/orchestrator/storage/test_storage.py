@@ -74,7 +74,7 @@ def test_a_sweep_runs_in_the_storage_in_which_it_is_found(tmp_path, monkeypatch)
     assert (tmp_path / "new/sweeps/one/sweep.yaml").read_text().startswith("name: one\n")
 
 
-def test_a_specification_is_stored_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
+def test_a_specification_is_stored_with_the_values_of_its_defaults(tmp_path: Path) -> None:
     """Another version may have other defaults."""
     text = SWEEP.format(name="one", storage=tmp_path) + "tags: {team: red}\n"
     spec = parse_sweep(text + "search: {objective: nll}\n", "one")
@@ -133,7 +133,9 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [(), ("sweep.yaml",), ("mine.txt",)])
-def test_a_refused_sweep_leaves_only_what_was_there(tmp_path: Path, left: tuple[str, ...]) -> None:
+def test_a_refused_sweep_leaves_only_files_that_were_there_before(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
     sweep = Storage(tmp_path).sweep("one")
     sweep.path.mkdir(parents=True)
     for name in left:

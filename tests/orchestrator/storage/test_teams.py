@@ -140,7 +140,7 @@ def test_a_team_shares_all_but_the_names_of_sweeps(folder: Path) -> None:
     assert again.code == 0
 
 
-def test_only_with_leave_a_colleague_pauses_what_runs(folder: Path) -> None:
+def test_a_colleague_needs_take_to_resume_a_paused_sweep(folder: Path) -> None:
     bob = user(BOB, 0o077, folder)
     place = storage(folder, TEAM, 0)
     path = place / "sweeps/hers"

@@ -164,7 +164,7 @@ def names(*patterns: str, variants: dict[str, str] | None = None) -> list[str]:
     return [recipe.name for recipe in expand_recipes(patterns, variants or {})]
 
 
-def test_wildcards_stand_for_the_plain_methods_of_the_list():
+def test_wildcards_match_the_plain_methods_of_the_list():
     assert names("ce", "*+ts") == ["ce", "ce+ts"]
     assert names("*+ts", "ce", "mbls") == ["ce+ts", "mbls+ts", "ce", "mbls"]
     assert names("ce", "fl", "dfl", "f*+macal+ts") == ["ce", "fl", "dfl", "fl+macal+ts"]
@@ -264,7 +264,7 @@ WIDE = Parameter(
         ({"choices": (4.0, 8.0)}, {"choices": (4.0, 8.0), "default": 4.0}),
     ],
 )
-def test_another_range_keeps_what_it_does_not_change(change, expected):
+def test_a_changed_range_keeps_the_fields_that_it_does_not_name(change, expected):
     kind = {"type": "categorical"} if "choices" in change else {}
     rest = {"grid": (), "defaults": {}, "search": True, **kind}
     assert narrow(WIDE, change) == Parameter(**{**vars(WIDE), **change, **rest, **expected})

@@ -257,7 +257,7 @@ def test_every_mistake_is_told_in_the_same_words(file_regression):
     file_regression.check("".join(told), encoding="utf-8")
 
 
-def test_an_unknown_recipe_or_network_is_told_with_all_there_are():
+def test_an_unknown_recipe_or_network_is_refused_with_all_known_names():
     assert "(methods: acls, au, " in told_of(BAD["unknown recipe"])
     assert told_of(BAD["a network of images on texts"]).endswith("; models for texts: gpool-cnn")
 
@@ -429,13 +429,13 @@ def test_own_tags_may_hold_our_words_but_not_begin_with_them():
     assert parse_sweep(f"{GOOD}tags: {tags}\n", "good").tags == tags
 
 
-def test_true_stands_for_one_standard_error_and_false_for_none():
+def test_true_means_one_standard_error_and_false_means_none():
     text = GOOD.replace("{trials: 3}", "{keep_default: true, accuracy_errors: false}")
     found = parse_sweep(text, "good").search
     assert (found.keep_default, found.accuracy_errors) == (1.0, 0.0)
 
 
-def test_the_ends_of_what_is_allowed_are_allowed():
+def test_the_ends_of_allowed_ranges_are_allowed():
     text = GOOD.replace("trials: 3", "accuracy_tolerance: 1, keep_default: 0, trials: 1")
     spec = parse_sweep(
         f"{text}seeds: [0, {2**31 - 1}]\n"
@@ -449,7 +449,7 @@ def test_the_ends_of_what_is_allowed_are_allowed():
     assert own.hang_seconds == 10
 
 
-def test_given_logits_are_read_with_what_a_calibration_takes():
+def test_given_logits_are_read_with_the_resources_of_a_calibration():
     spec = parse_sweep(f"{GOOD}resources: {{calibrate: {{cpu: 2}}}}\n", "good")
     assert spec.resources.given == spec.resources.calibrate == StageResources(cpu=2)
 

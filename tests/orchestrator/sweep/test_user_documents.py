@@ -127,7 +127,9 @@ def shared(length: int, aliases: int = 9) -> str:
         ("a: &x [y, y]\nb: [*x, *x]", "a: &x [y, y]\na: [*x, *x]"),
     ],
 )
-def test_limits_are_where_they_are_said_to_be(fits: str, exceeds: str) -> None:
+def test_documents_up_to_the_limits_are_read_and_larger_ones_refused(
+    fits: str, exceeds: str
+) -> None:
     assert read_mapping(fits, "here", "a sweep", "a name")
     with pytest.raises(InputError, match=r"^here: line "):
         read_mapping(exceeds, "here", "a sweep", "a name")
@@ -150,7 +152,7 @@ def test_a_written_mapping_is_read_back_unchanged() -> None:
     assert read_mapping(write_mapping(document), "here", "", "") == document
 
 
-def test_a_file_may_be_as_large_as_is_said(tmp_path: Path) -> None:
+def test_a_file_of_up_to_128_kib_is_read(tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     path.write_text("#" * 2**17)
     assert len(read_document(path, "here")) == 2**17

@@ -121,7 +121,7 @@ def test_values_that_no_paper_has_are_named():
         ("seconds", "Seconds ↓"),
     ],
 )
-def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
+def test_a_column_heading_has_unit_and_direction(name, heading):
     assert column(name).heading == heading
 
 
@@ -298,7 +298,7 @@ def test_sorting_puts_the_best_first_and_loses_no_row():
     assert found.recipes == ("fl", "ce", "ls", "dfl")
 
 
-def test_a_layout_that_was_run_in_part_is_sorted_by_what_was_run():
+def test_a_layout_that_was_run_in_part_is_sorted_by_the_networks_that_ran():
     """No row has a figure on the layout's other networks."""
     ran = "cifar10/resnet50/p"
     ours = [
@@ -698,7 +698,7 @@ def test_line_breaks_and_control_characters_do_not_get_through(name):
     assert not set(text) & {"\x1b", "\x07", "\r"}
 
 
-def test_a_terminal_colours_what_is_better_or_worse_and_dims_all_else():
+def test_a_terminal_colours_better_and_worse_figures_and_dims_the_others():
     ece = (("ce", 0.05, 0.001), ("ls", 0.04, 0.001), ("fl", 0.06, 0.001), ("dfl", 0.0505, 0.001))
     results = [study(name, {"ece": value, "ece_floor": floor}) for name, value, floor in ece]
     results.append(study("[red]acls", status="running"))

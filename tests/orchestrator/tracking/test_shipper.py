@@ -374,7 +374,7 @@ def test_a_journal_without_events_has_nothing_to_deliver_or_to_end(writer, store
     assert (shipment.events, shipment.runs, shipment.refused) == (0, 0, [])
 
 
-def test_a_study_shows_the_figures_of_what_it_chose_last(writer, store, monkeypatch):
+def test_a_study_shows_the_figures_of_its_last_choice(writer, store, monkeypatch):
     for recipe, objectives in (("mbls", (0.2, 0.1)), ("ce", (0.01,))):
         writer.start()
         study = writer.open(recipe)

@@ -263,7 +263,7 @@ def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
     assert axes_of(plot.charts[1]) == ["epoch", "validation Acc %"]
 
 
-def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list[Event]) -> None:
+def test_trajectories_of_q_are_labelled_by_gamma(events: list[Event]) -> None:
     plot = drawn(events)["q"]
     title = "retention probability q by epoch"
     assert [(chart.title, chart.label) for chart in plot.charts] == [(title, title)]

@@ -384,7 +384,7 @@ def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal,
     }
 
 
-def test_tables_are_of_what_was_measured(store):
+def test_tables_of_a_report_have_only_measured_metrics(store):
     measures = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
     row = dict.fromkeys(("acc", "ece", "nll_after_ts", *reversed(measures)), 0.5)
     suites = {f"{name}/ece": 0.5 for name in "abcdefghijklmnopqr"}
@@ -490,7 +490,7 @@ def test_a_report_counts_the_trials_of_a_search_in_words(journal, tmp_path):
     assert (first["left"], first["importance"]) == (0, [])
 
 
-def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatch):
+def test_the_most_important_parameter_comes_first(journal, tmp_path, monkeypatch):
     journal.start()
     journal.trial(journal.open("ce"), 0, 0.1)
     shares = {"a": 0.1, "b": 0.7, "c": 0.2}

@@ -129,7 +129,7 @@ THERE_ARE = (
         ("", f"unknown calibrator ''; {THERE_ARE}"),
     ],
 )
-def test_parse_calibrator_says_what_exists(text, words):
+def test_parse_calibrator_lists_the_known_names(text, words):
     with pytest.raises(InputError) as error:
         parse_calibrator(text)
     assert str(error.value) == words
@@ -179,7 +179,7 @@ def test_constructors_check_their_arguments(name, parameters, text):
         build_calibrator(name, **parameters)
 
 
-def test_a_recipe_gives_each_parameter_to_whom_it_belongs():
+def test_a_recipe_gives_each_parameter_to_its_calibrator_or_objective():
     found = calibrator_from_recipe("ts-ls", {"smoothing": 0.1, "selection": "ece"})
     assert found.parameters() == {"selection": "ece", "variant": "paper"}
     assert (found.objective_name, found.objective_parameters) == ("ls", {"smoothing": 0.1})
@@ -235,7 +235,7 @@ def test_variants_that_change_accuracy_say_so():
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "objective", "check"), CHECKED)
-def test_every_recipe_passes_what_plugins_are_checked_for(name, objective, check):
+def test_every_calibrator_passes_the_checks_of_plugins(name, objective, check):
     check(lambda: build(name, objective))
 
 
@@ -369,7 +369,7 @@ def test_a_calibrator_takes_the_place_of_another_one_and_of_nothing_else(rows, t
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_full_disk_leaves_what_was_there(rows, tmp_path, before):
+def test_a_full_disk_leaves_the_earlier_calibrator(rows, tmp_path, before):
     first, second = build("ts").fit(*rows), build("vs").fit(*rows)
     if before:
         save_calibrator(first, tmp_path / "kept")
@@ -765,7 +765,7 @@ def test_a_fit_in_two_steps_counts_the_iterations_of_both(rows, monkeypatch, nam
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
-def test_a_gpu_gives_what_a_cpu_gives(rows, name, objective):
+def test_a_calibrator_gives_the_same_on_gpu_and_cpu(rows, name, objective):
     # Rows of their own: on its fitting rows Venn-Abers jumps where a score differs by rounding.
     (logits, others), (labels, _) = ((part[::2], part[1::2]) for part in rows)
     there = build(name, objective).fit(logits.cuda(), labels.cuda())(others.cuda())
@@ -795,7 +795,7 @@ def test_all_but_some_are_tried_on_a_card():
 
 @pytest.mark.full
 @pytest.mark.parametrize(("recipe", "own"), ON_A_CARD)
-def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(recipe, own):
+def test_a_calibrator_gives_the_same_on_a_simulated_gpu_and_a_cpu(recipe, own):
     rows = draw_rows(rows=90, classes=3)
     here = calibrator_from_recipe(recipe, own).fit(*rows)
     expected = here(rows[0])

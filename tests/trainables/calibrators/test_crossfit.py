@@ -73,7 +73,7 @@ def test_there_are_five_folds_of_a_fixed_seed_unless_others_are_asked_for():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(rows, grouped):
+def test_a_cross_fit_gives_the_same_on_a_simulated_gpu_and_a_cpu(rows, grouped):
     logits, labels = rows[0][:80], rows[1][:80]
     groups = torch.arange(80) // 4 if grouped else None
     expected = cross_fit(lambda: build_calibrator("ts"), logits, labels, groups=groups)

@@ -132,7 +132,7 @@ def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart():
     torch.testing.assert_close(out.exp(), torch.full_like(out, 0.25))
 
 
-def test_meta_acc_says_what_it_can_reach():
+def test_meta_acc_refuses_an_accuracy_that_is_out_of_reach():
     logits, labels = draw_rows(rows=2000, temperature=20.0)
     with pytest.raises(InputError, match=r"accuracy=0\.999 is out of reach"):
         build_calibrator("meta-acc", accuracy=0.999).fit(logits, labels)

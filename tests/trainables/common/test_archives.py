@@ -179,7 +179,7 @@ def test_a_cut_archive(tmp_path):
         assert_refused(lambda: read_logits(path), told)
 
 
-def test_a_flipped_byte_is_told_or_means_nothing(tmp_path):
+def test_a_flipped_bit_in_an_archive_is_refused_or_changes_no_value(tmp_path):
     path = tmp_path / "own.npz"
     np.savez_compressed(path, **DATA)
     whole = path.read_bytes()

@@ -57,7 +57,7 @@ def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch):
     assert default_device() == CPU
 
 
-def test_free_memory_is_what_the_card_and_the_own_share_leave():
+def test_free_memory_is_limited_by_the_gpu_and_the_share_of_the_trial():
     device = torch.device("cuda")
     with pretended_card(free=60 * GIBIBYTE, total=80 * GIBIBYTE, reserved=GIBIBYTE):
         assert free_memory(device) == 60 * GIBIBYTE
@@ -66,7 +66,7 @@ def test_free_memory_is_what_the_card_and_the_own_share_leave():
         assert free_memory(device) == 40 * GIBIBYTE - context - GIBIBYTE
 
 
-def test_data_takes_half_of_what_is_free():
+def test_data_takes_at_most_half_of_the_free_memory():
     with pretended_card(free=100, total=100):
         assert fits(50, torch.device("cuda"))
         assert not fits(51, torch.device("cuda"))

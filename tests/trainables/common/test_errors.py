@@ -54,7 +54,7 @@ def test_a_long_path_in_a_long_message_stays_whole(start):
     assert str(InputError(text)) == text
 
 
-def test_memory_that_ran_out_is_told_whatever_raises_it():
+def test_any_exception_caused_by_lack_of_memory_is_recognised():
     try:
         try:
             raise OSError("libtorch.so: failed to map segment from shared object")

@@ -58,7 +58,7 @@ def test_a_text_that_cannot_be_a_path_is_refused(text, reason):
     assert reason in str(caught.value)
 
 
-def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
+def test_a_removed_working_folder_gets_one_line(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -71,7 +71,7 @@ def test_a_url_that_became_a_path_is_reported_as_a_url():
         local_path(Path("s3://b/x"), "--out")
 
 
-def test_storage_of_another_kind_is_told_what_is_allowed():
+def test_a_storage_with_another_scheme_is_refused_with_the_allowed_ones():
     with pytest.raises(InputError, match=r"is a URL; .*; or s3://BUCKET/PATH or gs://"):
         storage_folder("hdfs://host/x")
 

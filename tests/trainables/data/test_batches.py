@@ -219,7 +219,7 @@ def test_batches_are_in_order_for_images_on_every_device(images, device, residen
     assert len(batcher) == 50
 
 
-def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images, monkeypatch):
+def test_a_failing_reader_raises_and_an_abandoned_reader_ends(images, monkeypatch):
     monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: False)
     batcher = form().batcher(images)
     before = threading.active_count()

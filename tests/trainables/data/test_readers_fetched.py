@@ -225,7 +225,7 @@ def test_lists_of_places_are_read_as_they_are_published(form, tmp_path):
     assert found.test().labels.tolist() == [0, 1]
 
 
-def test_an_image_that_a_list_names_in_vain_is_told_beforehand(long_tail):
+def test_a_missing_image_of_a_list_is_found_before_reading(long_tail):
     path = long_tail / "imagenet" / "val" / WNIDS[1] / f"{WNIDS[1]}-val_0.JPEG"
     path.unlink()
     named = long_tail / "imagenet" / "val" / path.name

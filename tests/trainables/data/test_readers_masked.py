@@ -270,7 +270,7 @@ def test_a_crop_is_cut_out_of_image_and_mask_alike(noise, crop):
             assert torch.equal(masks[row], mask)
 
 
-def test_a_scaled_crop_shows_what_its_window_says():
+def test_a_scaled_crop_shows_the_pixels_of_its_window():
     row, column = np.mgrid[:40, :60]
     values = np.stack((row, column, row, row // 10), axis=2).astype(np.uint8)
     inputs = MaskedImages((40, 60), (0.0,) * 3, (1.0,) * 3, crop=16)

@@ -277,7 +277,7 @@ def _convert(path: Path, mode: str) -> None:
     ("modes", "channels"),
     [("L", 1), ("1", 1), ("L1", 1), ("P", 3), (["LA"], 3), (["L", "LA"], 3), ("LP", 3)],
 )
-def test_only_what_is_grey_and_opaque_all_over_stays_grey(folder, modes, channels):
+def test_images_stay_grey_only_if_all_are_grey_and_opaque(folder, modes, channels):
     paths = sorted(folder.rglob("*.png"))
     for number, path in enumerate(paths):
         _convert(path, modes[number % len(modes)])
@@ -363,7 +363,7 @@ def test_class_folders_that_differ_in_blanks_only_are_refused(folder):
     )
 
 
-def test_folder_passes_over_what_is_hidden_or_no_image(folder):
+def test_a_folder_of_images_ignores_hidden_files_and_other_files(folder):
     for place in ("train", "test"):
         (folder / place / ".thumbs").mkdir()
         (folder / place / "notes.txt").write_text("?")
@@ -439,7 +439,7 @@ def test_an_image_of_deeper_channels_is_refused(mode, monkeypatch):
         pytest.fail("it was opened")
 
 
-def test_an_image_of_another_size_is_told_by_width_and_height(folder):
+def test_an_image_of_another_size_is_refused_with_width_and_height(folder):
     path = folder / "train" / "cat" / "0.png"
     files = ImageFiles([path], np.zeros(1, np.int64), (4, 6))
     with pytest.raises(InputError, match=r"0\.png: expected 6 x 4 pixels, got 7 x 5$"):
@@ -612,7 +612,7 @@ def test_folder_fault(fault, folder):
         ("logits", "use the path of a file of logits"),
     ],
 )
-def test_a_path_with_nothing_says_what_belongs_there(kind, remedy):
+def test_a_missing_path_gets_the_expected_layout_as_remedy(kind, remedy):
     with TemporaryDirectory() as short:  # A long path would be cut.
         place = f"{short}/none"
         status = find_reader(f"{kind}:{place}", "unused").check()

@@ -161,7 +161,7 @@ def test_a_list_of_classes_may_have_a_mark_and_blanks(write):
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_part_for_validation_is_told_not_to_be_used(lines, tmp_path):
+def test_a_note_says_that_a_validation_folder_is_not_used(lines, tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / part).mkdir()
         for kind in ("cat", "dog"):
@@ -547,7 +547,7 @@ def test_a_bad_file_of_a_class_is_named(tmp_path, content, text):
         read_source(f"text:{tmp_path / 'own'}", "unused")
 
 
-def test_a_folder_without_texts_says_what_is_needed(tmp_path):
+def test_a_folder_without_texts_is_refused_with_the_expected_layout(tmp_path):
     told = refusal(read_source, f"text:{tmp_path / 'none'}", "unused")
     assert told.startswith(f"{tmp_path}/none does not exist or is not a folder; use JSON lines")
     (tmp_path / "cat").mkdir()

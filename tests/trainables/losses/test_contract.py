@@ -39,7 +39,7 @@ def checks() -> Iterator[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "check"), list(checks()))
-def test_every_loss_passes_what_plugins_are_checked_for(name, check):
+def test_every_loss_passes_the_checks_of_plugins(name, check):
     check(name, **(GRADCHECK.get(name, {}) if check is has_the_gradient_of_its_value else {}))
 
 
@@ -130,7 +130,7 @@ def test_a_history_is_of_each_images_pixels_that_count(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
-def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(name: str) -> None:
+def test_a_loss_and_its_state_follow_the_batch_to_its_device(name: str) -> None:
     for setting in settings(name):
         expected = seasoned(name, **setting).train()(*batch())
         loss = seasoned(name, **setting).train()

@@ -94,7 +94,9 @@ def test_the_confidence_of_crl_is_that_of_probabilities_however_small(score: str
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 @pytest.mark.parametrize("score", ["msp", "margin", "neg_entropy"])
-def test_rows_that_are_as_sure_as_can_be_told_have_equal_ranks(score: str, variant: str) -> None:
+def test_rows_with_the_highest_distinguishable_confidence_have_equal_ranks(
+    score: str, variant: str
+) -> None:
     p = SURE.softmax(1).clamp(1e-9, 1 - 1e-9)
     if variant == "released":
         p = p.softmax(1)
@@ -217,7 +219,7 @@ def test_au_counts_more_pixels_than_single_precision_can() -> None:
     assert float((loss.counts - many).sum()) == 1
 
 
-def test_au_does_not_keep_what_it_sees_in_evaluation() -> None:
+def test_au_does_not_count_rows_of_an_evaluation() -> None:
     loss = build_loss("au").eval()
     assert loss(*batch()) == loss(*batch())
     assert loss.counts.sum() == 0

@@ -191,7 +191,7 @@ def test_the_input_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_read_as_what_it_holds(dtype):
+def test_half_precision_values_are_read_without_rounding(dtype):
     torch.manual_seed(0)
     logits, labels = torch.randn(100, 20).to(dtype), torch.randint(20, (100,))
     exact = calibration_report(logits=logits.double(), labels=labels)
@@ -246,7 +246,7 @@ def streamed(logits, labels):
         streamed,
     ],
 )
-def test_a_stand_in_for_a_gpu_gives_the_same(measure, host):
+def test_metrics_are_the_same_on_a_simulated_gpu_and_a_cpu(measure, host):
     logits = 2 * torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).double()
     labels = torch.arange(60) % 4
     expected = measure(logits, labels)

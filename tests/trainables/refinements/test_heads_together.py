@@ -91,7 +91,7 @@ def test_together_is_one_by_one(name, common):
             torch.testing.assert_close(member.head.state_dict()[label], tensor, atol=1e-4, rtol=0)
 
 
-def test_each_member_hears_what_it_asks_for(monkeypatch):
+def test_each_head_of_a_group_gets_its_own_feedback(monkeypatch):
     monkeypatch.setattr(_together, "EVALUATION_BATCH", 90)  # several passes a measurement
     own = [{"feedback": name} for name in ("dense", "training")]
     own.append({"feedback": "dense", "sparsity": "fixed"})

@@ -151,7 +151,7 @@ class Naive:
 
 @pytest.mark.full
 @pytest.mark.parametrize("reading", READINGS, ids=str)
-def test_a_reading_is_what_it_says(reading, make_trainer, problem):
+def test_a_reading_equals_its_naive_implementation(reading, make_trainer, problem):
     reading = {**COMMON, **reading}
     settings = {"epochs": EPOCHS, "hidden": 10, "lr": 0.02, **reading}
     trainer, twin = make_trainer("macal", **settings), make_trainer("macal", **settings)

@@ -63,7 +63,7 @@ def test_parameters_outside_all_blocks_learn_as_long_as_the_first_group(granular
     assert [id(parameter) for parameter in first[: len(loose)]] == loose
 
 
-def test_frozen_parameters_stand_still_against_momentum_and_decay(image_problem):
+def test_frozen_parameters_do_not_move_with_momentum_and_weight_decay(image_problem):
     images, labels = image_problem
     torch.manual_seed(0)
     network, scheme = (

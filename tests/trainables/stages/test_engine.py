@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_weights(method):
     assert not same(weights(run(trainer(METHODS[method], seed=1), 1)), first)
 
 
-def test_the_seed_decides_the_order_of_the_rows_beside_the_first_weights():
+def test_the_seed_decides_the_order_of_the_rows_besides_the_initial_weights():
     first, again, other = (trainer(seed=seed) for seed in (0, 0, 1))
     for made in (again, other):
         made.network.load_state_dict(first.network.state_dict())
@@ -126,7 +126,7 @@ def test_the_seed_decides_the_order_of_the_rows_beside_the_first_weights():
     assert not same(trained[2], trained[0])
 
 
-def test_loss_and_scheme_hear_of_every_epoch(monkeypatch):
+def test_loss_and_scheme_are_called_at_every_epoch(monkeypatch):
     made, told = trainer(), []
     loss, scheme = made.method.loss, made.method.scheme
     monkeypatch.setattr(loss, "start_epoch", lambda epoch: told.append(("loss", epoch)))
@@ -462,7 +462,7 @@ def test_networks_are_placed_in_the_fast_memory_format(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_trains_the_same_wherever_the_images_lie(monkeypatch):
+def test_a_gpu_trains_the_same_with_images_on_the_gpu_or_the_host(monkeypatch):
     def losses(resident: bool) -> list[float]:
         monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: resident)
         made = Trainer(

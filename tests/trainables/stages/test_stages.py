@@ -374,7 +374,7 @@ def head_by_hand(refined: Artifact, features: np.ndarray) -> np.ndarray:
     )
 
 
-def test_evaluation_equals_what_a_hand_computes(workshop, trained, refined, calibrated):
+def test_an_evaluation_equals_a_computation_in_numpy(workshop, trained, refined, calibrated):
     test = workshop.prepared.test()
     features = features_by_hand(trained, test.values)
     weights = {name: value.double().numpy() for name, value in trained.tensors("weights").items()}
@@ -569,7 +569,9 @@ def test_a_folder_without_a_chain_is_named(tmp_path, content, said):
             load_chain(folder)
 
 
-def test_a_chain_computes_where_it_is_told_or_on_the_cpu(workshop, trained, tmp_path, monkeypatch):
+def test_a_loaded_chain_computes_on_the_given_device_or_the_cpu(
+    workshop, trained, tmp_path, monkeypatch
+):
     export_chain(workshop.store, trained.ref, workshop.prepared.info, tmp_path)
     asked: list[Any] = []
     monkeypatch.setattr(export, "predictor", lambda *given: asked.append(given[1:]))
@@ -663,7 +665,7 @@ def test_an_unknown_stage_is_named(workshop):
         workshop.open(wanted)
 
 
-def test_evaluating_what_is_not_there_names_it(workshop):
+def test_evaluating_a_missing_artifact_raises_an_input_error(workshop):
     with pytest.raises(InputError, match="is missing or damaged"):
         evaluate_on_test(workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared)
 
@@ -761,7 +763,9 @@ def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time():
 
 
 @pytest.mark.parametrize("name", ["nll_after_ts", "smooth_ece"])
-def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(workshop, name):
+def test_an_objective_outside_the_report_is_computed_every_epoch_and_for_stored_outcomes(
+    workshop, name
+):
     keep = "last" if name == "nll_after_ts" else "best_val_nll_after_ts"
     wanted = request(workshop.prepared, protocol={"epochs": 2, "keep": keep})
     plain, asked = workshop.open(wanted), workshop.open(wanted)

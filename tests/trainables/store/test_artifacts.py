@@ -130,7 +130,7 @@ def test_artifact_without_a_manifest_is_none(store):
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_everything_lies_where_later_versions_look_for_it(store):
+def test_artifacts_have_the_paths_that_later_versions_expect(store):
     place = store.root / "train" / KEY[:2]
     assert store.path(ArtifactRef("train", KEY)) == put(store).directory == place / KEY
     assert store.lock(ArtifactRef("train", KEY)).path == place / f"{KEY}.lock"
@@ -195,7 +195,7 @@ def test_no_key_is_no_artifact(store):
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_writing_replaces_what_is_damaged(store):
+def test_writing_an_artifact_replaces_a_damaged_one(store):
     flip_a_byte(put(store).directory / "weights.safetensors")
     put(store)
     assert store.find(ArtifactRef("train", KEY)) is not None
@@ -245,7 +245,7 @@ def test_the_first_writer_wins_and_leaves_no_draft(store):
     assert drafts(store) == []
 
 
-def test_a_draft_lies_beside_its_place_and_is_named_so_that_gc_knows_it(store, monkeypatch):
+def test_a_draft_is_next_to_its_artifact_with_the_suffix_tmp(store, monkeypatch):
     seen, real = list[Path](), artifacts.seal
 
     def look(draft: Path) -> None:

@@ -63,7 +63,7 @@ def write(store: ArtifactStore, key: str = KEY, mark: float = 1.0) -> Artifact:
 
 
 @DIALECTS
-def test_another_machine_finds_what_this_one_computed(machines):
+def test_another_machine_finds_the_artifacts_in_the_bucket(machines):
     one = machines.store("one")
     write(one)
     one.settle()
@@ -126,7 +126,7 @@ def test_deliver_counts_artifacts_that_wait_for_the_bucket(machines, weather, mo
     assert store._cache.deliver(0.5) == 1
 
 
-def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines):
+def test_a_note_that_disappears_while_notes_are_read_counts_as_sent(machines):
     store = machines.store("one")
     write(store)
     store.settle()

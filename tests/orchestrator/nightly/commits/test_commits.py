@@ -138,7 +138,7 @@ def test_a_machine_that_grew_busy_is_not_the_change(make_benchmark, source, tmp_
 
 
 @pytest.mark.full
-def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_path):
+def test_a_gate_that_gets_a_signal_leaves_no_processes_or_files(make_benchmark, source, tmp_path):
     benchmark, started = make_benchmark(sweep={"tracking": {}}), tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
     (source.folder / "calsweep/__main__.py").write_text(f"{text}\ntime.sleep(600)\n")

@@ -116,7 +116,7 @@ def test_a_change_that_noise_explains_raises_no_alarm(cell, factor, size):
         assert (cell in {alarm.cell for alarm in verdict.alarms}) == expected
 
 
-def test_noise_beyond_what_was_assumed_is_learned():
+def test_noise_above_the_assumed_one_is_learned():
     verdict = judge(history(range(60), noise=0.1), record(60, noise=0.1))
     assert verdict.alarms == ()
 
@@ -169,7 +169,7 @@ def test_an_accepted_series_goes_on_whatever_the_nights_are_called(start):
         assert judge(gone[10:], record(20, factors={ECE: 1.3}), accepted=accepted).notes == ()
 
 
-def test_an_improvement_is_told_and_becomes_what_is_expected():
+def test_an_improvement_is_reported_and_becomes_the_expected_value():
     better = [record(night, factors={ECE: 0.7}) for night in range(10, 20)]
     verdicts = [judge([*QUIET, *better[:night]], better[night]) for night in range(10)]
     assert {verdict.status for verdict in verdicts} == {"ok"}
@@ -453,7 +453,7 @@ def stages(night: int, slow: float = 1.0, sizes: float = 0.01) -> NightRecord:
     return replace(own, cells=cells, rows=rows)
 
 
-def test_a_stage_that_is_slower_beside_the_others_is_named():
+def test_a_stage_that_becomes_slower_than_the_others_is_named():
     before = [stages(night) for night in range(30)]
     after = [stages(night, slow=1.05) for night in range(30, 33)]
     verdict = judge([*before, *after[:-1]], after[-1])
@@ -540,7 +540,7 @@ def test_a_step_hidden_in_noise_is_found_in_the_series():
 
 
 @pytest.mark.parametrize("began", [name(20), "2031-01-01", "2026-02-10.9"])
-def test_a_step_before_two_worse_nights_is_told_whatever_its_night_is_called(began):
+def test_a_step_before_two_worse_nights_is_dated_with_any_name_of_a_night(began):
     def factor(night: int) -> float:
         return 1.0 if night < 20 else 1.095 if night < 40 else 1.3
 

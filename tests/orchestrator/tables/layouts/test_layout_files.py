@@ -178,7 +178,7 @@ def test_the_text_and_our_reading_of_macal_are_rows_of_their_own(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_variant_is_compared_with_what_it_varies(name):
+def test_a_variant_is_compared_with_the_plain_method(name):
     layout = load_layout(name)
     endings = {
         "cls": ("-ls", "-fl", "-cls", "-cls-cm", "-cls-mm"),

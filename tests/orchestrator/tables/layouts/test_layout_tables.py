@@ -138,7 +138,7 @@ def test_a_mean_over_models_wants_all_of_them():
     assert set(about.partition("over ")[2].split(", ")) == {result.task for result in whole}
 
 
-def test_a_mean_over_two_networks_is_told_and_published_where_both_saw_all_data(tmp_path):
+def test_a_mean_over_two_networks_has_a_note_and_a_published_value_if_both_saw_all_data(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\npaper: macal\ntable: Table 3\nmetrics: [ece]\nrows: [ls, mbls]\n"
@@ -178,7 +178,7 @@ def test_doubts_about_a_published_figure_are_noted():
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
 
 
-def test_a_figure_that_repeats_its_neighbour_s_is_told_to_be_suspicious(tmp_path):
+def test_a_note_marks_a_published_figure_that_repeats_the_neighbouring_one(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\npaper: cls\ntable: Table 2\nmetrics: [ece]\nrows: [ce]\n"
@@ -342,7 +342,7 @@ def test_columns_may_be_chosen():
     assert {cell.text for cell in cells(only, "ce").values()} == {"not run"}
 
 
-def test_of_what_a_layout_does_not_show_nothing_but_the_name_is_told(tmp_path):
+def test_a_layout_prints_only_the_names_of_recipes_that_it_does_not_show(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("title: mine\nmetrics: [ece]\nrows: [ce, ls]\n", encoding="utf-8")
     shown = {"code": "1", "fingerprint": "1", "searched_predictions": "c"}

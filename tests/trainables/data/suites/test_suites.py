@@ -356,7 +356,7 @@ def test_each_image_is_corrupted_by_draws_of_its_own_wherever_blocks_end(make_ta
     )
 
 
-def test_generated_corruptions_are_what_the_library_makes(make_task):
+def test_generated_corruptions_equal_those_of_the_library(make_task):
     need_library()
     from imagecorruptions import corrupt
 
@@ -386,7 +386,9 @@ def test_processes_make_the_same(make_task, monkeypatch):
     np.testing.assert_array_equal(alone, together)
 
 
-def test_without_the_library_it_says_what_to_install(make_task, monkeypatch):
+def test_generated_corruptions_without_the_library_name_the_package_to_install(
+    make_task, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     told = refusal(prepare_suite, "generated-c", NOWHERE, make_task())
     assert told.startswith("suite 'generated-c': needs imagecorruptions-imaug (")
