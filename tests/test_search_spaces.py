@@ -61,7 +61,7 @@ def test_a_value_comes_back_as_the_parameters_own(fields, value, expected):
         (FLAGS, "b", "x='b' is not one of 1, 0, a"),
     ],
 )
-def test_another_value_is_refused(fields, value, complaint):
+def test_a_value_outside_the_search_space_is_refused(fields, value, complaint):
     with pytest.raises(SpaceError) as caught:
         parameter(**fields).check(value)
     assert str(caught.value) == complaint

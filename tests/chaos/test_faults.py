@@ -53,7 +53,7 @@ def test_a_second_start_of_a_sweep_names_the_process_that_runs_the_first(story: 
     assert "Traceback" not in story.second.errors
 
 
-def test_ctrl_c_stops_it_and_leaves_nothing_of_ray(story: Story) -> None:
+def test_ctrl_c_stops_a_sweep_and_leaves_no_process_of_ray(story: Story) -> None:
     assert story.stopped.code == 130
     assert "Traceback" not in story.stopped.errors
     assert story.left == []
@@ -73,7 +73,7 @@ def test_a_sweep_without_its_tracking_server_finishes_and_names_the_sync_command
     assert statuses(store) == {"FINISHED": 4}
 
 
-def test_a_disk_that_is_full_ends_it_and_more_room_lets_it_go_on(story, lab, tmp_path):
+def test_a_full_disk_ends_a_sweep_and_more_space_lets_the_sweep_continue(story, lab, tmp_path):
     # Only that nothing can be mounted excuses it; what comes later is a failure.
     try:
         with mounted(tmp_path, 2**20):

@@ -115,7 +115,7 @@ def test_the_last_of_all_days_has_no_day_after_it(asked, calsweep):
         assert f"--since '{day}' is not a date; use 2026-05-01" in err
 
 
-def test_a_moment_is_taken_as_it_is(asked, monkeypatch):
+def test_a_moment_without_a_zone_is_in_local_time(asked, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:

@@ -207,7 +207,9 @@ def test_a_signal_while_ray_is_imported_interrupts_when_it_is_whole(number, tmp_
     assert done.stdout.split() == ["whole", "interrupted"], done.stderr
 
 
-def test_a_signal_while_ray_starts_interrupts_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_during_the_start_of_ray_interrupts_after_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ray answers SIGTERM by an exception, which is lost where it comes while a process forks."""
 
     def init(**options: Any) -> None:

@@ -79,7 +79,7 @@ def test_a_night_computes_on_one_machine(benchmark, told_sweep):
         run_night(benchmark, FIRST)
 
 
-def test_one_machine_at_a_time(benchmark, told_sweep, on):
+def test_a_second_machine_is_refused_while_a_night_runs(benchmark, told_sweep, on):
     refused = []
 
     def another(spec: SweepSpec) -> None:

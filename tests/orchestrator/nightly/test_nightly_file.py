@@ -60,7 +60,7 @@ def test_the_sweep_may_be_a_file_of_its_own(tmp_path):
     assert load_nightly(path).name == "told"
 
 
-def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(make_benchmark):
+def test_the_fingerprint_depends_on_the_benchmark_and_not_on_paths(make_benchmark):
     first = make_benchmark().fingerprint
     assert re.fullmatch("[0-9a-f]{12}", first)
     elsewhere = {"storage": "elsewhere", "data_root": "d", "resources": {"concurrent": 1}}

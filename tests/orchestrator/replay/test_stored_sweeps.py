@@ -143,7 +143,7 @@ def test_an_error_names_sweeps_that_cannot_be_replayed(storage, names, recipes, 
 
 
 @pytest.mark.full
-def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(storage, tmp_path):
+def test_a_replay_finds_the_data_of_every_seed_of_a_sweep_without_a_search(storage, tmp_path):
     """Its seeds draw test rows, too."""
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "storage"))
     shutil.copy(storage.folder.parent / "rows.npz", tmp_path)

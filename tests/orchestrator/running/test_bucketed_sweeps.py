@@ -255,7 +255,7 @@ with one_process():
 
 
 @pytest.mark.full
-def test_another_machine_goes_on_after_a_crash(
+def test_another_machine_continues_a_sweep_after_a_crash(
     wanted: tuple[Path, list[str]],
     weather: Weather,
     address: str,

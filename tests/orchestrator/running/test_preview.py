@@ -84,7 +84,7 @@ def test_the_same_trials_are_reused(tmp_path: Path) -> None:
     assert counts(make_spec(tmp_path, "two")) == ALL
 
 
-def test_another_objective_reuses_intact_artifacts(tmp_path: Path) -> None:
+def test_a_sweep_with_another_objective_reuses_intact_artifacts(tmp_path: Path) -> None:
     compute(make_spec(tmp_path))
     text = SWEEP.replace("trials: 4", "objective: smooth_ece, trials: 4")
     spec = parse_sweep(text.format(name="two", storage=tmp_path), "two")

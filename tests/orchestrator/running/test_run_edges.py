@@ -249,7 +249,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (0, False, True, (False, True, 1)),  # unless there is no server.
     ],
 )
-def test_a_server_is_waited_for_while_it_takes(
+def test_a_run_waits_for_the_server_while_events_are_delivered(
     monkeypatch: pytest.MonkeyPatch,
     now: list[float],
     delivers: int,

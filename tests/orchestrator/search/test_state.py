@@ -327,7 +327,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
         }
 
 
-def test_a_variant_is_computed_as_the_part_that_it_is():
+def test_a_variant_is_computed_as_its_method():
     spec = parse_sweep(
         """
 name: state

@@ -229,7 +229,7 @@ def test_parameters_outside_the_space_are_suggested_again(given):
         ({"sampler": "random", "scheduler": "asha"}, 1),
     ],
 )
-def test_how_many_refinements_are_suggested_at_once(search, block):
+def test_sampler_and_parallel_trials_decide_the_size_of_a_block_of_refinements(search, block):
     spaces = {"macal": {"gamma": {"choices": [0.5, 0.8]}}}
     assert open_search("ce+macal", **{"spaces": spaces, **search}).block == block
 
@@ -301,7 +301,7 @@ def test_a_grid_without_the_default_begins_at_its_first_point():
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 20])
-def test_a_trial_waits_for_those_before_it_but_for_a_few(lag):
+def test_parallel_trials_limits_how_many_suggestions_are_open(lag):
     search = open_search(parallel_trials=lag)
     given = 0
     while search.may_ask():

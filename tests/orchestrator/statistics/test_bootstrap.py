@@ -144,7 +144,7 @@ def world(rng, gap):
 
 @pytest.mark.full
 @pytest.mark.parametrize("metric", ["ece", "acc"])
-def test_it_covers_a_known_difference_at_its_nominal_rate(metric):
+def test_a_bootstrap_interval_covers_a_known_difference_at_the_nominal_rate(metric):
     """Labels are all 0 in both, so that one recipe's errors are rows where the classes swap."""
     covered, repeats = 0, 150
     known = {"ece": 0.15 - 0.05, "acc": -0.1}

@@ -136,7 +136,7 @@ def test_what_is_printed_of_ranks(file_regression):
 
 
 @pytest.mark.parametrize(("metric", "best"), [("ece", "ce"), ("acc", "ls")])
-def test_more_is_better_in_lines_and_diagram_where_it_is(
+def test_lines_and_diagram_rank_a_metric_in_its_direction(
     calsweep, results, tmp_path, monkeypatch, metric, best
 ):
     results[:] = [

@@ -62,7 +62,7 @@ def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, art
     assert [inside.inside_floor(recipe) for recipe in ("ls", "fl")] == [True, False]
 
 
-def test_of_a_task_without_results_no_gain_is_known(artifacts):
+def test_a_task_without_results_has_no_gain(artifacts):
     found = search_gains([], artifacts)
     assert (found.task, found.bootstrap.differences, found.floors, found.absent) == ("", {}, {}, {})
 

@@ -116,7 +116,7 @@ def test_a_pair_that_is_equal_nearly_everywhere_is_not_testable(differing, p):
     assert found_by_pair(rank_comparison(scores)) == {frozenset(("r0", "r1")): p}
 
 
-def test_how_many_blocks_holm_needs_counts_those_with_equal_scores_too():
+def test_blocks_with_equal_scores_count_in_the_signed_rank_test():
     scores = scores_of(np.outer(np.arange(7), [1.0, 2.0, 3.0]))  # All are equal on the first block.
     assert {pair.p for pair in rank_comparison(scores).pairs} == {3 * 2 / 2**6}
 

@@ -103,7 +103,7 @@ def test_recipes_inside_the_noise_floor_are_not_separated():
 
 
 @pytest.mark.parametrize("size", [0.8, 1.5])
-def test_as_many_seeds_and_rows_as_needed_tell_in_80_percent(size):
+def test_the_needed_seeds_and_rows_give_a_power_of_80_percent(size):
     one = Contrast(size, size, 4, between=1.2, shared=0.02, own=0.2, freedom=60)
     seeds, share = seeds_needed(one, size, 0.01), rows_needed(one, size, 0.01)
     whole = replace(one, seeds=seeds, freedom=60 * (seeds - 1) / 3)

@@ -75,7 +75,7 @@ class _Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
+def test_a_row_with_the_figures_of_another_recipe_names_that_recipe():
     """Both are of several seeds: one seed that agrees does not make them one."""
     seeds = [{**figures(nll=nll), "brier": nll / 2} for nll in (0.4, 0.5)]
     shifted = [{**seed, "nll": seed["nll"] + 1e-7} for seed in seeds]

@@ -462,7 +462,7 @@ def test_a_journal_of_two_sweeps_or_without_a_start_is_refused(writer, store):
         sync(writer.path, store)
 
 
-def test_another_store_gets_everything_again(writer, tmp_path):
+def test_a_tracker_at_another_path_gets_every_event_again(writer, tmp_path):
     small_sweep(writer, tmp_path)
     sync(writer.path, f"folder:{tmp_path}/tracked")
     (tmp_path / "linked").symlink_to(tmp_path / "tracked")

@@ -60,7 +60,7 @@ def test_each_row_gets_the_calibrator_of_the_other_folds(rows):
         assert torch.equal(out[held_out], fitted(logits[held_out]))
 
 
-def test_there_are_five_folds_of_a_fixed_seed_unless_others_are_asked_for():
+def test_a_cross_fit_has_five_folds_and_seed_0_by_default():
     logits, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
     found, expected = (
         [held.tolist() for _, held in fold_calibrators(Memory, logits, labels, *asked)]
@@ -104,7 +104,7 @@ def test_a_class_with_one_row_is_no_obstacle(rows):
 
 
 @pytest.mark.full
-def test_there_may_be_as_many_folds_as_rows(rows):
+def test_a_cross_fit_may_have_as_many_folds_as_rows(rows):
     logits, labels = rows[0][:6], rows[1][:6]
     out = cross_fit(lambda: build_calibrator("vs"), logits, labels, folds=6)
     for row in range(6):

@@ -230,7 +230,7 @@ def test_the_pull_does_not_know_the_scale_of_the_logits(scale, rows) -> None:
     torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-2)
 
 
-def test_the_lowest_held_out_loss_decides_and_worse_than_nothing_ends_it() -> None:
+def test_the_pull_with_the_lowest_held_out_loss_is_chosen() -> None:
     asked = []
 
     def score(pull: float) -> float:

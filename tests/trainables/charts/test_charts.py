@@ -35,7 +35,7 @@ def test_the_ending_of_a_file_says_its_kind(kind, start, tmp_path):
     assert path.read_bytes().startswith(start)
 
 
-def test_another_ending_is_refused_and_writes_nothing(tmp_path):
+def test_a_chart_refuses_an_unknown_file_ending_and_writes_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"^expected one of .pdf, .png, .svg, got '.gif'$"):
         CHART.save(tmp_path / "chart.gif")
     assert list(tmp_path.iterdir()) == []

@@ -43,7 +43,7 @@ def test_the_share_of_a_gpu_bounds_tensors_and_context(gpus, of):
     assert share * total + CONTEXT_BYTES == pytest.approx(of * total)
 
 
-def test_a_share_hardly_larger_than_a_context_is_not_used_up_by_it():
+def test_a_small_share_keeps_half_for_data_besides_the_cuda_context():
     with pretended_card(total=2 * GIBIBYTE) as shares:
         trial_device(0.25)
     assert shares == [(0, 0.125)]
@@ -98,7 +98,7 @@ def test_determinism_is_switched_on_and_off(monkeypatch):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_one_thread_ends_with_as_many_as_there_were():
+def test_one_thread_restores_the_number_of_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -295,7 +295,7 @@ def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label():
     assert fingerprint(again) == fingerprint(rows[0])
 
 
-def test_there_is_no_other_view_of_texts_than_the_texts():
+def test_texts_have_no_augmented_views():
     batcher = Texts(length=3).batcher(np.zeros((2, 3), np.int32))
     (batch,) = batcher.batches(torch.arange(2), 2)
     assert torch.equal(batcher.view(batch, "none", torch.Generator()), batch)

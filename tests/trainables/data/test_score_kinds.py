@@ -235,7 +235,7 @@ def test_a_wrong_cell_is_named_by_row_and_column(text, told, tmp_path):
     ("ending", "mark", "word"),
     [(".csv", ";", "semicolons"), (".csv", "\t", "tabs"), (".tsv", ",", "commas")],
 )
-def test_another_separator_is_named(ending, mark, word, tmp_path):
+def test_a_table_with_another_separator_is_refused_with_its_name(ending, mark, word, tmp_path):
     path = tmp_path / f"a{ending}"
     path.write_text(mark.join(["label", "prob_0", "prob_1"]) + f"\n0{mark}0.5{mark}0.5\n")
     told = f"{path}: columns are separated by {word}; save it with commas as .csv, or with tabs as"

@@ -254,7 +254,7 @@ def test_memory_is_not_quadratic_in_the_rows(name):
 
 
 @pytest.mark.parametrize("name", ["mmce", "mmce-w", "esd", "kde-xe"])
-def test_of_many_pixels_and_of_them_alone_the_penalty_is_of_some_of_each_part(name, monkeypatch):
+def test_the_penalty_of_many_pixels_uses_a_sample_of_each_part(name, monkeypatch):
     loss: Any = build_loss(name, weight=0.7)
     logits, targets = batch(24, 4, scale=1.0)
     images = logits.view(2, 3, 4, 4).movedim(-1, 1), targets.view(2, 3, 4)

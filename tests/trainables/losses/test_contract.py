@@ -179,7 +179,7 @@ def test_a_loss_taken_aside_counts_no_sample(name: str, training: bool) -> None:
         *(("au", "batch_size"), ("aurc", "batch_size")),
     ],
 )
-def test_one_is_the_least_number_of_anything(name: str, key: str) -> None:
+def test_counts_of_a_loss_are_at_least_one(name: str, key: str) -> None:
     assert getattr(build_loss(name, **{key: 1}), key) == 1
     with pytest.raises(ValueError, match=rf"^{key}=0 is outside \[1, inf\)$"):
         build_loss(name, **{key: 0})

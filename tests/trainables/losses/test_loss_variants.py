@@ -162,7 +162,7 @@ def test_tied_confidences_are_ranked_as_the_released_code_ranks_them() -> None:
     torch.testing.assert_close(value, (losses * weights).mean(), rtol=1e-6, atol=0)
 
 
-def test_of_tied_rivals_the_one_that_topk_names_gets_the_gradient() -> None:
+def test_the_tied_rival_that_topk_returns_gets_the_gradient() -> None:
     logits = torch.zeros(1, 50, dtype=torch.float64)
     logits[0, 7] = 1.0
     given = logits.clone().requires_grad_()

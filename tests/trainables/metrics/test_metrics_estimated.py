@@ -48,7 +48,7 @@ def test_confidences_close_to_one_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.03])
-def test_it_is_nearer_to_the_truth_than_bins_on_few_rows(gap):
+def test_the_estimated_error_is_closer_to_the_truth_than_ece_on_few_rows(gap):
     cases = [rows(seed, 400, gap) for seed in range(30)]
     ours = [estimated_error(probs=p, labels=y) - gap for p, y in cases]
     bins = [calibration_report(probs=p, labels=y)["ece"] - gap for p, y in cases]

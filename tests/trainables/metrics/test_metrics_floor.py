@@ -181,7 +181,7 @@ def test_a_sure_model_has_no_floor():
     assert all(floor == (0.0, 0.0) for floor in noise_floors(logits, draws=10).values())
 
 
-def test_one_metric_is_the_same_alone_and_among_others():
+def test_a_noise_floor_is_the_same_alone_and_among_other_metrics():
     log_probs = predictions(50, 3).float()
     together = noise_floors(log_probs, draws=20, seed=4)
     for metric, floor in together.items():

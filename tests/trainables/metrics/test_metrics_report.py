@@ -182,7 +182,7 @@ def test_tensors_arrays_and_read_only_views_give_the_same():
     assert calibration_report(logits=tensor, labels=torch.tensor(labels)) == expected
 
 
-def test_the_input_is_left_as_it_was():
+def test_a_report_does_not_change_its_input():
     for dtype in (np.float32, np.float64):
         logits = np.random.default_rng(2).normal(size=(30, 3)).astype(dtype)
         before = logits.copy()

@@ -222,7 +222,7 @@ def test_the_code_names_no_place_and_no_time(tmp_path, lab, monkeypatch):
     assert plugin(tmp_path / "other", "import mylab").code == first
 
 
-def test_another_plugin_changes_no_code(tmp_path, lab):
+def test_the_code_of_a_plugin_does_not_depend_on_other_plugins(tmp_path, lab):
     write(lab / "mylab" / "__init__.py", "")
     write(lab / "mylab" / "a.py", "")
     write(lab / "mylab" / "b.py", "")

@@ -131,7 +131,7 @@ def test_a_member_goes_on_alone_where_it_left_the_others():
         assert member.train_epoch() == pytest.approx(one.train_epoch(), abs=1e-5)
 
 
-def test_one_that_diverges_leaves_the_others_alone():
+def test_a_head_that_diverges_does_not_change_the_others():
     members = [trainer("tst", 0, lr=0.1), trainer("tst", 1, lr=1e38)]
     alone = trainer("tst", 0, lr=0.1)
     together = HeadsTogether(members)

@@ -194,7 +194,7 @@ def test_the_last_epoch_of_the_warm_up_is_not_kept_though_it_is_the_best(worksho
     assert kept.record["kept_epoch"] == after + best_of(wild[after:]) + 1
 
 
-def test_of_equally_good_epochs_the_first_is_kept(workshop):
+def test_the_first_of_equally_good_epochs_is_kept(workshop):
     run = workshop.open(request(workshop.prepared, protocol={"keep": "best_val_acc"}))
     for run.epoch, accuracy in enumerate((0.5, 0.7, 0.7, 0.6), 1):
         run._with_best({"val_acc": accuracy})
@@ -423,7 +423,7 @@ def test_an_evaluation_is_stored_and_recomputed_when_damaged(workshop, refined, 
     assert repaired.tensors("test")["labels"].shape == (350,)
 
 
-def test_one_pass_of_a_network_serves_all_that_builds_on_it(
+def test_one_pass_of_a_network_serves_all_stages_that_build_on_the_network(
     workshop, chain, augmented, monkeypatch
 ):
     trained, test = chain[0], workshop.prepared.test().values

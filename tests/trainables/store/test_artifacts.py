@@ -356,7 +356,7 @@ print(computed, found.record["by"], float(found.tensors("weights")["w"].sum()))
 """
 
 
-def test_of_two_processes_one_computes_and_both_see_it(tmp_path):
+def test_one_of_two_processes_computes_an_artifact_and_both_get_the_result(tmp_path):
     pairs = (("one", "two"), ("two", "one"))
     processes = [OwnProcess(COMPUTE, str(tmp_path), *names) for names in pairs]
     outputs = [process.output().split() for process in processes]

@@ -627,7 +627,7 @@ def test_a_night_without_a_figure_changes_nothing(cell, seen):
 
 
 @pytest.mark.parametrize("before", [7, 12, 20])
-def test_a_step_counts_the_nights_before_it(before):
+def test_an_alarm_for_a_step_counts_the_nights_before_the_step(before):
     nights = [record(n, factors={ECE: 1.2 if n >= before else 1.0}) for n in range(before + 3)]
     (alarm,) = (found for found in judge(nights[:-1], nights[-1]).alarms if found.cell == ECE)
     assert (alarm.nights, alarm.since) == (before, name(before))

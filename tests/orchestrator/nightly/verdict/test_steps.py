@@ -119,7 +119,9 @@ def test_a_series_that_has_recovered_has_no_worse_step():
     ids=["six errors", "recovered yesterday", "the level is not above", "tonight is not above"],
 )
 @pytest.mark.parametrize("shift", [-100.0, 0.0, 100.0])
-def test_both_the_level_and_tonight_must_be_above_the_threshold(later, threshold, worse, shift):
+def test_a_step_needs_its_level_and_the_last_night_above_the_threshold(
+    later, threshold, worse, shift
+):
     for before in ([0.0] * 10, [-1.0, 1.0] * 5):
         found = worse_step(np.array(before + later) + shift, 1.0, threshold)
         assert (found is not None) == worse

@@ -385,7 +385,7 @@ def test_two_tasks_for_one_column_are_refused():
     assert fill("macal/table1", *runs, tasks=["*/mukhoti2020"]).columns
 
 
-def test_one_s_own_layout_by_its_path(tmp_path):
+def test_a_layout_file_of_a_user_is_found_by_its_path(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("title: mine\nmetrics: [ece]\nrows: [ls, ce]\n", encoding="utf-8")
     table = fill(str(path), study("ce"), study("ls", ece=0.01))

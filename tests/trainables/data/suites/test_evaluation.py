@@ -54,7 +54,7 @@ def test_every_stage_is_measured_as_by_hand(workshop, chain, suites):
     assert len(values) > 1
 
 
-def test_another_suite_computes_nothing_again(workshop, chain, suites, monkeypatch):
+def test_another_suite_does_not_repeat_stored_evaluations(workshop, chain, suites, monkeypatch):
     where = (workshop.store, chain[0].ref, workshop.prepared)
     clean = evaluate_on_test(*where)[1]
     first, stored = evaluate_suite(*where, suites[0].directory)

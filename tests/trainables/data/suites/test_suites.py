@@ -468,7 +468,7 @@ def test_ood_metrics_are_those_of_the_largest_probability(make_task, tmp_path):
     torch.testing.assert_close(tensors["outside"].exp().float(), outside)
 
 
-def test_a_data_set_without_test_images_gives_all_it_has(make_task):
+def test_a_data_set_without_test_images_gives_all_its_images(make_task):
     data = prepare_suite("ood-digits", NOWHERE, make_task())
     assert len(data.values(PART)) == 1797
     limited = prepare_suite("ood-digits", NOWHERE, make_task(test_limit=10))
@@ -557,7 +557,7 @@ def test_a_manifest_of_another_form_is_refused_and_mended(stored):
         assert stored() == first
 
 
-def test_another_source_under_the_same_name_is_read(stored, tmp_path):
+def test_a_changed_file_under_the_same_name_is_read_again(stored, tmp_path):
     first = stored()
     write_npz(tmp_path / "other.npz", seed=10)
     assert stored().fingerprint != first.fingerprint
