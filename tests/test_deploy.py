@@ -146,7 +146,7 @@ def test_no_password_is_written_down(services):
     assert asked == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
 
 
-def test_the_tracking_server_asks_who_is_there(services):
+def test_the_tracking_server_requires_a_login(services):
     command = services["tracking"]["command"]
     assert "--app-name=basic-auth" in command
     assert any(word.startswith("--allowed-hosts=127.0.0.1") for word in command)
@@ -301,7 +301,7 @@ def test_kuberay_takes_every_job():
 @pytest.mark.parametrize(
     "change", [{"backoffLimit": 2}, {"suspend": True}, {"submissionMode": "SidecarMode"}]
 )
-def test_a_job_on_a_cluster_that_is_there_is_neither_repeated_nor_suspended(change):
+def test_the_schema_refuses_to_repeat_or_suspend_a_job_on_a_running_cluster(change):
     (job,) = documents("kuberay-job.yaml")
     job["spec"] |= change
     with pytest.raises(jsonschema.ValidationError):

@@ -40,7 +40,7 @@ FLAGS = {"type": "categorical", "default": 1, "choices": (1, 0, "a")}
         ({**FLAGS, "default": True, "choices": (1, True)}, True, True),
     ],
 )
-def test_a_value_comes_back_as_the_parameters_own(fields, value, expected):
+def test_a_checked_value_has_the_type_of_the_parameter(fields, value, expected):
     found = parameter(**fields).check(value)
     assert (found, type(found)) == (expected, type(expected))
 

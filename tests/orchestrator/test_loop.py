@@ -195,7 +195,7 @@ def test_only_machine_is_not_left_out() -> None:
     assert loop.machines.left_out() == frozenset()
 
 
-def test_sweep_whose_first_trials_fail_alike_stops() -> None:
+def test_a_sweep_stops_if_its_first_trials_fail_in_the_same_way() -> None:
     jobs = [job(str(number)) for number in range(8)]
     loop, source, _ = looped(*jobs)
     reasons = ["ValueError: row 1", "ValueError: row 22", "KeyError: a", "", "ValueError: row 3"]

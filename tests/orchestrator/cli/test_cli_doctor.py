@@ -108,9 +108,7 @@ def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     assert re.search(r"(CUDA|NVIDIA).* -> hide it with CUDA_VISIBLE_DEVICES", found["GPU 0"][1])
 
 
-def test_whether_gpus_are_shared_is_asked_where_nvidia_starts_a_server_if_none_is_named(
-    monkeypatch, tmp_path
-):
+def test_doctor_checks_the_usual_folder_of_mps_if_no_folder_is_set(monkeypatch, tmp_path):
     usual, real = Path("/tmp/nvidia-mps/control"), Path.exists
     (tmp_path / "control").touch()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -183,7 +181,7 @@ def test_a_login_that_is_refused(calsweep, no_ray, monkeypatch, fault, expected)
     assert (code, findings(out)["tracking"]) == (1, ("FAIL", expected))
 
 
-def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(calsweep, no_ray, empty_folder):
+def test_doctor_checks_a_missing_storage_folder_without_creating_it(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--storage", "deep/er")
     assert findings(out)["storage"][1].startswith(f"{empty_folder / 'deep' / 'er'} is writable, ")
     assert (code, list(empty_folder.iterdir())) == (0, [])
@@ -208,7 +206,7 @@ def test_ray_that_does_not_start(calsweep, monkeypatch):
     assert text == f"{told} -> free memory and /dev/shm, then try again"
 
 
-def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
+def test_doctor_accepts_a_missing_data_set(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--data-root", "nowhere", "--json")
     (told,) = [each for each in json.loads(out) if each["subject"] == "dataset cifar10"]
     assert (code, told["mark"]) == (0, "info")

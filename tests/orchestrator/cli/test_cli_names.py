@@ -141,7 +141,7 @@ def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
     assert all(line.isprintable() for line in out.split("\n"))
 
 
-def test_a_description_of_wrong_values_is_no_calibrator(calsweep, empty_folder, files):
+def test_a_calibrator_file_with_wrong_values_is_refused(calsweep, empty_folder, files):
     good = [
         "logits",
         "calibrate",

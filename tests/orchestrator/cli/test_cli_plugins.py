@@ -245,7 +245,7 @@ def test_a_range_that_holds_cross_entropy_is_noted(calsweep, empty_folder):
     assert "        with q=0.0009 it is plain cross-entropy or a multiple of it, which a" in out
 
 
-def test_a_sweep_of_the_plugins_name_is_no_search_space(calsweep, empty_folder):
+def test_a_sweep_file_named_like_the_plugin_is_not_read_as_a_search_space(calsweep, empty_folder):
     (empty_folder / "spy.py").write_text((EXAMPLE / "gce.py").read_text())
     task = "{dataset: digits, model: convnet, protocol: digits}"
     sweep = f"name: x\nplugins: [./spy.py]\ntasks: [{task}]\nrecipes: [gce]\n"

@@ -116,7 +116,7 @@ def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
     assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 7.0
 
 
-def test_several_that_are_asked_for_are_a_list_even_of_one(ask, empty_folder):
+def test_best_with_top_2_returns_a_list_even_of_one_trial(ask, empty_folder):
     words = ("best", "--task", TASK, "--recipe", "ce")
     one, several = (json.loads(ask(*words, "--json", "--top", top).out) for top in (1, 2))
     assert several == [one]
@@ -151,7 +151,7 @@ def test_best_lists_the_known_names_if_one_is_unknown(ask, store, option, value,
 
 
 @pytest.mark.full
-def test_best_of_no_sweep_lists_those_there_are(calsweep, journal, database, writer):
+def test_best_of_an_unknown_sweep_lists_the_known_sweeps(calsweep, journal, database, writer):
     deliver(journal, database)
     code, out, err = calsweep("best", "nope", "--tracking-uri", database)
     assert (code, out) == (2, "")

@@ -156,7 +156,7 @@ class Fleeting:
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_interrupt_in_a_callback_comes_again(seconds, capsys):
+def test_an_interrupt_lost_in_a_callback_is_raised_again(seconds, capsys):
     def work() -> None:
         with interrupt_on_sigterm():
             Fleeting()

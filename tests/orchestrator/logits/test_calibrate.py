@@ -222,7 +222,7 @@ def test_rows_to_fit_on_are_never_scored(npz, text, left):
             np.testing.assert_array_equal(found.numpy(), whole[kept])
 
 
-def test_a_file_of_two_parts_is_fitted_on_its_first_whichever_file_is_judged(tmp_path, npz):
+def test_calibrators_are_fitted_on_the_first_part_of_a_file_with_two_parts(tmp_path, npz):
     (logits, labels), (others, theirs) = draw(40, seed=1), draw(30, seed=2)
     arrays = {"logits_fit": logits, "labels_fit": labels}
     np.savez(tmp_path / "two.npz", **arrays, logits_test=others, labels_test=theirs)

@@ -217,7 +217,7 @@ with Book(Path(sys.argv[1])).held():
 """
 
 
-def test_nobody_owns_a_folder_after_the_block(tmp_path):
+def test_the_owner_file_is_removed_after_the_block(tmp_path):
     folder = tmp_path / "deep"
     with Book(folder).held() as gone:
         assert (gone, (folder / "owner").exists()) == ("", True)

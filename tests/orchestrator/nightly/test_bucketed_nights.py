@@ -141,9 +141,7 @@ def test_changes_that_are_accepted_at_once_are_all_kept(benchmark, weather, on):
 
 
 @pytest.mark.full
-def test_a_verdict_that_comes_late_leaves_that_of_another_machine(
-    benchmark, told_sweep, on, caplog
-):
+def test_a_late_verdict_does_not_replace_that_of_another_machine(benchmark, told_sweep, on, caplog):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache.Cache, "keep", lambda *_: None)  # As if the process had died before.
         run_night(benchmark, FIRST)

@@ -56,7 +56,7 @@ def command(benchmark, capsys):
     return run
 
 
-def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command, monkeypatch):
+def test_status_lists_the_last_nights_with_any_outcome(benchmark, command, monkeypatch):
     book = Book(benchmark.folder)
     both = (found(ECE, 1), found(ACC, 1))
     judged(benchmark, record(0))
@@ -217,9 +217,7 @@ def test_an_accepted_change_starts_where_it_began(benchmark, cell, options, nigh
     assert capsys.readouterr().out == f"{cell}: the series restarts on {name(night)}\n"
 
 
-def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_called(
-    benchmark, capsys
-):
+def test_an_accepted_pair_starts_on_the_first_night_that_ran_not_the_first_name(benchmark, capsys):
     for day in (4, 9, 2, 5):  # The clock was set back.
         similar = ACC._replace(task=f"{TASK}-2")
         alarms = (found(ACC, 2), found(ECE, 9), found(OTHER, 4), found(similar, 4))

@@ -72,7 +72,7 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(make_benchmark, told_s
     assert {run["status"] for run in tracked(benchmark, "once-*")} == {"FINISHED"}
 
 
-def test_a_night_that_broke_off_is_gone_on_with(make_benchmark, told_sweep, monkeypatch):
+def test_a_night_that_broke_off_is_continued(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "broken"})
     told_sweep.break_off(benchmark, FIRST)
     night = Book(benchmark.folder).night(FIRST)
@@ -297,7 +297,7 @@ def sized(path: Path, size: int) -> None:
     os.truncate(path, size * 2**20)
 
 
-def test_an_interrupted_night_is_gone_on_with(make_benchmark, told_sweep, capsys):
+def test_an_interrupted_night_is_continued(make_benchmark, told_sweep, capsys):
     benchmark = make_benchmark(sweep={"name": "stopped"})
     run = ["nightly", "run", str(benchmark.path), "--night", FIRST]
     told_sweep.interrupted = True

@@ -139,7 +139,7 @@ def test_a_search_begins_at_the_sweeps_seed_and_the_replays(study, spec):
     assert distances(0, 0) == {0.0} != distances(2, 0)
 
 
-def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(study, spec, monkeypatch):
+def test_searches_draw_the_same_rows_only_if_their_numbers_are_equal(study, spec, monkeypatch):
     asked: list[tuple[int, int]] = []
     searched: list[int] = []
 
@@ -176,7 +176,7 @@ def test_equally_near_configurations_are_answered_by_the_first(study: RecordedSt
     assert twice.nearest(study.trials[2].trial.configuration) == (2, 0.0)
 
 
-def test_a_default_that_failed_is_no_default(study: RecordedStudy) -> None:
+def test_a_failed_default_is_left_out_of_the_comparison(study: RecordedStudy) -> None:
     search = Search((Choice(8, 2, 0.0),), (0.1,))
     (row,) = _judged("a", "s", study, 0, search, {1: 0.25, 2: 0.75})
     assert (row.loss, row.best, math.isnan(row.default)) == (0.75, 0.25, True)

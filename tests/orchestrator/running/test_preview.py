@@ -71,7 +71,7 @@ def counts(spec: SweepSpec) -> dict[str, tuple[int, int]]:
 ALL = {"train": (0, 7), "refine": (0, 10), "calibrate": (0, 4)}
 
 
-def test_nothing_is_there_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_preview_of_an_empty_storage_writes_nothing(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     assert counts(spec) == {stage: (new, 0) for stage, (_, new) in ALL.items()}
     assert list(tmp_path.iterdir()) == []

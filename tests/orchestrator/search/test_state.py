@@ -938,7 +938,7 @@ def test_a_resumed_search_stops_at_the_same_trial(stopped, stop_after):
     assert study_of(again).objectives == study_of(reference).objectives
 
 
-def test_a_search_whose_trials_are_alike_stops_after_the_least(monkeypatch):
+def test_a_search_with_equal_trials_stops_after_the_least_number(monkeypatch):
     monkeypatch.setitem(globals(), "predict", lambda trial: torch.eye(2).repeat(50, 1))
     kept = Rows()
     state, _ = stopping(kept)
@@ -960,7 +960,7 @@ def test_a_resumed_search_that_has_stopped_compares_no_rows(stopped):
     assert not later
 
 
-def test_accuracy_that_nobody_charges_adds_no_error():
+def test_accuracy_without_a_penalty_adds_no_standard_error():
     kept = Rows()
     spec = make_spec("ce, mbls", **RULES, accuracy_tolerance=1.0)
     state, _ = make_state(spec, predictions=kept.predictions)

@@ -71,7 +71,7 @@ def rows_of(*rows: tuple[float, float, float]) -> tuple[dict[str, float], ...]:
     return tuple(dict(zip(ARENA_METRICS, row, strict=True)) for row in rows)
 
 
-def test_networks_count_alike_however_many_tasks_they_have() -> None:
+def test_networks_have_equal_weight_with_any_number_of_tasks() -> None:
     dice = np.random.default_rng(1)
     names, tasks = ("a", "given", "b", "c"), {"one": (10, 20), "two": (10,), "three": (10,)}
     rows = {

@@ -76,7 +76,7 @@ def test_a_message_names_metrics_that_cannot_be_computed(results, artifacts, eva
     )
 
 
-def test_a_table_shows_them_and_csv_has_them_only_if_asked_for(results, command_on):
+def test_computed_metrics_are_in_tables_and_csv_only_if_requested(results, command_on):
     calsweep = command_on(results)
     code, out, err = calsweep("table", "s", "--metrics", "ece,augrc,lac_90_size")
     assert (code, err) == (0, "")
@@ -204,7 +204,7 @@ def test_several_sweeps_show_the_shares_of_search_and_splits():
     assert found.splits == pytest.approx(20 / 25, rel=0.2)
 
 
-def test_other_test_rows_are_no_share_of_the_splits():
+def test_the_variance_of_test_rows_is_not_attributed_to_splits():
     generator = torch.Generator().manual_seed(3)
     boards = []
     for number in range(800):

@@ -41,7 +41,7 @@ def test_a_gain_is_the_paired_difference_from_the_default(searched, made_up, art
     assert found.side("mbls") == "better"
 
 
-def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, artifacts):
+def test_a_gain_is_compared_with_the_larger_of_both_noise_floors(searched, made_up, artifacts):
     tables = {"ls": (made_up(LABELS, 0, 4.0), made_up(LABELS, 1))}
     tables["fl"] = tables["ls"][::-1]
     done = []
@@ -67,7 +67,7 @@ def test_a_task_without_results_has_no_gain(artifacts):
     assert (found.task, found.bootstrap.differences, found.floors, found.absent) == ("", {}, {}, {})
 
 
-def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts, monkeypatch):
+def test_a_search_that_chose_the_default_has_no_gain(searched, made_up, artifacts, monkeypatch):
     result = searched("mbls", made_up(LABELS, 0), None)
     (key,) = result.predictions
     kept = searched(

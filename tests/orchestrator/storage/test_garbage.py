@@ -246,7 +246,7 @@ TOLD = {
 
 @pytest.mark.parametrize("damage", TOLD)
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(room, capsys, damage, dry_run):
+def test_gc_refuses_a_sweep_with_a_damaged_journal(room, capsys, damage, dry_run):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     two = room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     file = two / "journal.jsonl"

@@ -86,7 +86,7 @@ LASTING = [
 ]
 
 
-def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(path, monkeypatch):
+def test_only_durable_decisions_are_synced(path, monkeypatch):
     calls = []
     with Journal(path) as journal:
         monkeypatch.setattr(os, "fsync", calls.append)
@@ -134,7 +134,7 @@ def test_a_journal_omits_rarely_known_fields_that_are_empty():
 
 
 @pytest.mark.parametrize("kinds", [None, [Epoch]])
-def test_a_line_is_checked_whether_it_is_wanted_or_not(kinds):
+def test_lines_of_unrequested_kinds_are_checked_too(kinds):
     unknown = b'{"event":"trial_paused","time":1'
     with pytest.raises(ValueError, match="not one whole event"):
         from_line(unknown + SEAL % zlib.crc32(unknown), kinds)

@@ -103,7 +103,7 @@ def test_a_stored_specification_that_is_wrong_is_named_by_its_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["none", "", "../sweeps/one"])
-def test_a_sweep_that_is_not_there_is_answered_by_those_that_are(tmp_path: Path, name: str) -> None:
+def test_an_unknown_sweep_is_refused_with_the_known_names(tmp_path: Path, name: str) -> None:
     storage = Storage(tmp_path)
     (tmp_path / "sweeps" / "refused").mkdir(parents=True)
     with pytest.raises(InputError, match=r"there are: none$"):

@@ -380,7 +380,7 @@ def tasks() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_default_of_a_task_is_that_of_a_task_there_is(kind, tasks):
+def test_defaults_by_task_name_existing_data_sets_and_models(kind, tasks):
     for name in space_names(kind):
         space = load_space(kind, name)
         for parameter, entry in space.parameters.items():

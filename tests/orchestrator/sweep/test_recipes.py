@@ -35,7 +35,7 @@ VARIANTS = {"macal-static": "macal", "ts-fit": "ts", "mbls-wide": "mbls"}
         ),
     ],
 )
-def test_a_recipe_is_read_and_written_alike(text, recipe, stage, own):
+def test_a_parsed_recipe_has_the_name_that_was_parsed(text, recipe, stage, own):
     assert parse_recipe(text) == recipe
     assert recipe.name == text
     assert recipe.stage == stage
@@ -171,7 +171,7 @@ def test_wildcards_match_the_plain_methods_of_the_list():
     assert names("ce", "mbls+mixup", "*+ts") == ["ce", "mbls+mixup", "ce+ts", "mbls+mixup+ts"]
 
 
-def test_a_wildcard_method_is_no_method_of_the_list():
+def test_wildcards_do_not_match_recipes_made_by_wildcards():
     assert names("ce", "ls", "*+mixup", "*+ts") == [
         "ce",
         "ls",

@@ -454,7 +454,7 @@ def test_given_logits_are_read_with_the_resources_of_a_calibration():
     assert spec.resources.given == spec.resources.calibrate == StageResources(cpu=2)
 
 
-def test_a_split_that_nobody_names_is_that_of_protocol_and_data():
+def test_a_missing_split_is_that_of_the_protocol_and_the_data():
     assert parse_sweep(GOOD, "good").tasks[0].split_spec == SplitSpec(validation=0.5, test=0.25)
 
 
@@ -496,7 +496,7 @@ HEAD = GOOD.replace("protocol: digits", "protocol: {base: digits, learns: head}"
         ),
     ],
 )
-def test_a_head_alone_is_for_trained_networks_whose_weights_nothing_else_freezes(text, told):
+def test_learns_head_needs_a_pretrained_network_and_no_other_freezing(text, told):
     with pytest.raises(InputError, match=rf"{re.escape(told)}$"):
         parse_sweep(text, "good")
 

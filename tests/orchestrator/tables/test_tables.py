@@ -165,7 +165,7 @@ def test_mean_and_sample_deviation_over_seeds_in_percent():
     assert "over 3 seeds" in render(found, "markdown")
 
 
-def test_a_mean_is_taken_seed_by_seed_and_so_is_its_floor():
+def test_means_over_tasks_and_their_floors_are_computed_seed_by_seed():
     def seeds(*eces):
         of_suite = {"x/ece_floor": 0.09}
         return [{"ece": e, "x/ece": e + 0.1, "ece_floor": e / 10, **of_suite} for e in eces]
@@ -835,7 +835,7 @@ def test_a_baseline_shows_gain_and_loss_with_their_own_sign():
     assert "the difference from row ce" in render(found, "terminal")
 
 
-def test_a_baseline_goes_by_label_or_by_its_only_recipe():
+def test_a_baseline_is_found_by_label_or_by_its_only_recipe():
     found = table_of(study("ce", figures()), study("ls", figures()))
     rows = (Row("mean", ("ce", "ls")), Row("plain", ("ce",)), Row("ls", ("ls",)))
     table = dataclasses.replace(found, rows=rows)

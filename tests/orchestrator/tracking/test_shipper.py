@@ -397,7 +397,7 @@ def test_a_study_shows_the_figures_of_its_last_choice(writer, store, monkeypatch
     assert best["params.mbls.margin"] == "6.0"  # What MLflow was told first.
 
 
-def test_a_clock_that_goes_back_does_not_bring_back_old_values(writer, store):
+def test_new_values_win_although_the_clock_was_set_back(writer, store):
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)

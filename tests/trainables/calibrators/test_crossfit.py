@@ -95,7 +95,7 @@ def test_folds_are_even_within_classes_and_overall():
         assert int(counts.max() - counts.min()) <= 1
 
 
-def test_a_class_with_one_row_is_no_obstacle(rows):
+def test_a_cross_fit_works_with_a_class_of_one_row(rows):
     logits, labels = rows
     labels = torch.where(labels == 4, 3, labels)
     labels[0] = 4

@@ -247,7 +247,9 @@ def test_the_pull_with_the_lowest_held_out_loss_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("rows", "folds", "held"), [(1, 0, 0), (3, 3, 3), (7, 5, 7), (5000, 2, 2000)]
 )
-def test_rows_are_held_out_once_until_there_are_enough(rows: int, folds: int, held: int) -> None:
+def test_each_row_is_held_out_at_most_once_and_at_most_2000_in_all(
+    rows: int, folds: int, held: int
+) -> None:
     masks = list(validation_folds(rows, torch.device("cpu")))
     assert len(masks) == folds
     counts = sum((mask.long() for mask in masks), torch.zeros(rows, dtype=torch.long))

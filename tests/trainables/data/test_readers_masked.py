@@ -333,7 +333,7 @@ def test_rows_of_another_form_are_refused(wrong):
     )
 
 
-def test_an_image_larger_than_a_batch_comes_alone():
+def test_an_image_larger_than_a_batch_is_read_alone():
     large = np.zeros((1, 725, 725, 3), np.uint8)
     assert MaskedImages((725, 725), (0.5,) * 3, (0.5,) * 3).batcher(large).at_once == 1
 

@@ -527,7 +527,7 @@ def test_classes_directly_below_are_one_part(folder):
     assert find_reader(f"folder:{folder}", "unused").check() == SourceStatus(True, told)
 
 
-def test_a_folder_that_is_gone_holds_no_test_image(folder):
+def test_a_removed_folder_has_no_test_images(folder):
     reader = find_reader(f"folder:{folder}", "unused")
     shutil.rmtree(folder)
     assert reader.test_paths() == []

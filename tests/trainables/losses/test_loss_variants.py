@@ -199,7 +199,7 @@ def test_au_counts_a_score_at_an_edge_in_the_bin_above_and_none_that_is_ignored(
     assert found.tolist() == [1, 2, 1, 1]
 
 
-def test_au_lets_one_of_the_rows_that_tie_for_the_quantile_have_its_gradient() -> None:
+def test_au_gives_the_gradient_of_the_quantile_to_one_of_the_tied_rows() -> None:
     scale = torch.tensor([0.5, 0.7, 1.0, 1.0, 3.0], dtype=torch.float64)
     logits, targets = scale[:, None] * torch.eye(3)[[0] * 5], torch.tensor([0, 1, 1, 1, 2])
     given = logits.clone().requires_grad_()

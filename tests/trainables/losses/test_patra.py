@@ -28,7 +28,7 @@ def counted(loss: Loss) -> list[int]:
 
 
 @pytest.mark.parametrize("pruned", [0.4, 0.5])  # Of five, and of three, whole ones.
-def test_the_least_confident_of_those_that_remain_go_for_good(pruned: float) -> None:
+def test_patra_prunes_the_least_confident_remaining_rows_for_good(pruned: float) -> None:
     loss = fresh(pruned=pruned, every=2)
     remaining = []
     for epoch in range(5):

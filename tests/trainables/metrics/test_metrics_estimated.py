@@ -66,7 +66,7 @@ def test_neither_the_order_of_rows_nor_their_form_counts():
 
 @pytest.mark.parametrize("sure", [1.0, 1 - 1e-9, 0.5])
 @pytest.mark.parametrize("right", [True, False])
-def test_rows_that_are_all_alike_are_no_error(sure, right):
+def test_estimated_error_accepts_rows_that_are_all_equal(sure, right):
     probs = np.tile([sure, 1 - sure], (500, 1))
     labels = np.full(500, int(not right))
     assert estimated_error(probs=probs, labels=labels) == pytest.approx(abs(sure - right), abs=0.02)

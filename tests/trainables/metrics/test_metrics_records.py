@@ -65,7 +65,7 @@ fpr95        FPR95        suite  lower   True  2 1   False 0    0.01
 """
 
 
-def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
+def test_metrics_have_the_recorded_bounds_digits_and_thresholds() -> None:
     found = []
     for name in METRICS:
         if METRICS[name].source == "rows":

@@ -285,7 +285,7 @@ def test_a_stored_sweep_is_shown_but_not_computed_after_an_edit(tmp_path, lab):
 
 
 @pytest.mark.parametrize("named", [["./pair", "./pair/two.py"], ["./pair/two.py", "./pair"]])
-def test_a_module_of_a_package_brings_its_parts_whatever_was_named_before(tmp_path, named):
+def test_a_module_of_a_package_registers_its_parts_in_any_order_of_plugins(tmp_path, named):
     for name, module in (("one", "__init__"), ("two", "two")):
         write(tmp_path / "pair" / f"{module}.py", HEAD.format(name=name, inside="", value=1))
     brought, codes = {}, {}

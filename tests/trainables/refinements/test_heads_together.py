@@ -123,7 +123,7 @@ def test_features_in_bfloat16_are_computed_with_as_if_in_float32(monkeypatch):
     assert torch.equal(found[0][1], found[1][1])
 
 
-def test_a_member_goes_on_alone_where_it_left_the_others():
+def test_a_head_continues_alone_after_an_epoch_with_others():
     alone, members = trainers("macal"), trainers("macal")
     HeadsTogether(members).train_epoch()
     for one, member in zip(alone, members, strict=True):
@@ -212,7 +212,7 @@ def test_heads_with_different_keys_cannot_be_trained_together(name, one, other):
         HeadsTogether([trainer(name, 0, **one), trainer(name, 1, **other)])
 
 
-def test_nobody_cannot_be_trained_together():
+def test_an_empty_group_of_heads_is_refused():
     with pytest.raises(
         ValueError, match=r"^expected trainers with the same key, got 0 with the keys .*$"
     ):

@@ -96,7 +96,7 @@ def test_whole_groups_are_frozen_from_the_top(groups):
 
 
 @pytest.mark.parametrize(("name", "groups"), [("linear", 1), ("mlp", 2)])
-def test_parts_without_parameters_are_no_group(name, groups):
+def test_modules_without_parameters_form_no_group(name, groups):
     network = build_model(name, 3, FeatureShape(4))
     for granularity in ("block", "stage"):
         found = parameter_groups(network, granularity)

@@ -57,7 +57,7 @@ def test_a_compiled_graph_respects_frozen_parameters(frozen_first, graphs):
     assert len(graphs) == 2
 
 
-def test_a_network_that_is_no_graph_says_so(graphs):
+def test_a_network_that_cannot_be_compiled_gets_a_remark(graphs):
     plain, made = (trainer(model="resnet110-sd", rows=2 * BATCH, compile=c) for c in (False, True))
     assert made.train_epoch() == plain.train_epoch()
     assert not graphs

@@ -341,7 +341,7 @@ def test_the_protocol_decides_the_augmentation(own, asked, changed):
     assert unchanged != changed
 
 
-def test_a_head_alone_learns_while_features_stay_those_of_evaluation():
+def test_only_the_head_learns_and_features_stay_in_evaluation_mode():
     made = trainer(model="resnet8", learns="head", clip_norm=1.0)
     before, batch = weights(made), torch.randn(2, 1, 8, 8)
     features = made.network.eval().features(batch)

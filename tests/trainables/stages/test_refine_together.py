@@ -37,7 +37,9 @@ def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
     return open_stage(requests[0], workshop.store, workshop.data, requests[1:])
 
 
-def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypatch):
+def test_refinements_trained_together_are_stored_as_if_trained_alone(
+    workshop, trained, monkeypatch
+):
     requests = wanted(workshop, trained, seed=0)
     alone = Workshop.__new__(Workshop)
     alone.prepared, alone.data = workshop.prepared, workshop.data

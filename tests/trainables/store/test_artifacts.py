@@ -95,7 +95,7 @@ def test_the_key_is_the_same_on_every_machine():
     assert stage_key("train", **DETERMINANTS) == known
 
 
-def test_a_flag_is_no_number():
+def test_stage_keys_distinguish_flags_from_numbers():
     assert stage_key("train", nesterov=True) != stage_key("train", nesterov=1)
     assert stage_key("train", nesterov=False) != stage_key("train", nesterov=0.0)
 
@@ -186,7 +186,7 @@ def test_damage_is_noticed_logged_removed_and_repaired(store, kind, caplog):
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
-def test_no_key_is_no_artifact(store):
+def test_an_empty_key_finds_no_artifact(store):
     """As of a trial that still runs: the folder of a whole stage is not a damaged artifact."""
     kept = put(store)
     assert store.find(ArtifactRef("train", "")) is None

@@ -266,7 +266,7 @@ def test_lease_stays_with_a_process_here_though_the_clock_is_set(address, monkey
     held.release()
 
 
-def test_lease_nobody_answers_for_counts_as_taken(address, weather):
+def test_a_process_gets_the_lease_if_the_bucket_does_not_answer(address, weather):
     weather.away = True
     assert Lease(Bucket(address), "leases/x").take()
 
@@ -285,7 +285,7 @@ def test_refusal_is_one_line_and_no_secret(disturbed, weather, address):
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs"])
-def test_bucket_that_is_not_there_is_not_asked_again(weather, kind):
+def test_a_missing_bucket_is_not_asked_again(weather, kind):
     bucket = Bucket(f"{kind}://a-bucket-that-nobody-has-made/{'long/' * 20}x")
     for ask in (lambda: bucket.names("a"), lambda: bucket.put("a", b"x")):
         asked = len(weather.log)

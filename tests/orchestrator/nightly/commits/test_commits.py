@@ -77,7 +77,7 @@ def gate(benchmark: Nightly, source: MadeRepository, revision: str, out: Path) -
     ],
     ids=["same", "little", "worse", "failed"],
 )
-def test_a_change_is_held_against_its_base(
+def test_the_gate_compares_a_change_with_its_base(
     figures, code, head, make_benchmark, source, tmp_path, capsys
 ):
     source.commit()

@@ -146,7 +146,7 @@ def test_an_accepted_change_restarts_the_series():
 
 
 @pytest.mark.parametrize("start", ["2031-01-01", "2026-01-11.9"])
-def test_an_accepted_series_goes_on_whatever_the_nights_are_called(start):
+def test_an_accepted_series_continues_with_any_names_of_nights(start):
     """The clock was wrong that night, or many nights ran on one date."""
     first, *rest = [record(night, factors={ECE: 1.3}) for night in range(10, 20)]
     known = [
@@ -313,7 +313,7 @@ def twins(night: NightRecord, recipe: str, factor: float = 1.0) -> NightRecord:
     return night
 
 
-def test_a_recipe_that_comes_to_equal_another_is_named():
+def test_a_recipe_that_starts_to_equal_another_raises_an_alarm():
     twin = twins(record(10, environment={"torch": "2"}), "ls")
     verdict = judge(QUIET, twin)
     assert told(verdict) == [(CellKey("ls", TASK), "hard", "twin")]
@@ -360,7 +360,7 @@ def test_twins_are_equal_in_all_figures_but_for_rounding(metrics, factor, twin):
     assert ("twin" in {alarm.reason for alarm in verdict.alarms}) == twin
 
 
-def test_equal_accuracies_alone_are_no_twins():
+def test_recipes_with_equal_accuracies_only_raise_no_alarm():
     both = ("acc", "cifar10-c/acc")
 
     def accuracies(night: NightRecord) -> NightRecord:
@@ -376,7 +376,7 @@ def test_equal_accuracies_alone_are_no_twins():
 
 
 @pytest.mark.parametrize("other", ["other", f"{TASK}-2"])
-def test_equal_figures_on_two_tasks_are_no_twins(other):
+def test_equal_figures_on_two_tasks_raise_no_alarm(other):
     def with_another_task(night: NightRecord, factor: float) -> NightRecord:
         copies = {
             CellKey(cell.recipe, other, cell.metric): {s: factor * v for s, v in values.items()}

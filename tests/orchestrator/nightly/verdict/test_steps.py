@@ -80,7 +80,7 @@ def test_noise_must_be_given():
         find_steps(NOISE, 0.0)
 
 
-def test_a_step_is_held_against_the_best_level_before():
+def test_a_step_is_compared_with_the_best_earlier_level():
     series = np.repeat([3.0, 0.0, 4.0], 20) + 0.1 * NOISE
     found = worse_step(series, 0.1, 2.0)
     step, level = found

@@ -414,7 +414,7 @@ def test_larger_images_are_smoothed_into_height_and_width_of_the_task():
         assert np.abs(image.astype(int) - np.asarray(theirs)).max() <= 1
 
 
-def test_colours_become_grey_and_transparency_goes(make_task):
+def test_images_of_a_suite_lose_colour_and_transparency_for_grey_tasks(make_task):
     form = make_task(channels=1).info.inputs
     colours = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 4), dtype=np.uint8)
     grey = fitted(colours, form)
