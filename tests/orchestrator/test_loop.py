@@ -46,7 +46,7 @@ def looped(*given: Job | Pause, most: int = 2, **more: Any) -> tuple[Loop, Given
     return Loop(source, events.append, most, **more), source, events
 
 
-def test_loop_is_done_once_every_job_ended() -> None:
+def test_a_loop_is_done_when_every_job_has_ended() -> None:
     loop, source, _ = looped(one := job(), two := job("two"))
     assert [loop.next(), loop.next(), loop.next()] == [one, two, Pause.WAIT]
     loop.take(two, DONE)

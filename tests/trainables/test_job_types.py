@@ -62,6 +62,6 @@ def test_lost_job_keeps_its_cost_and_is_the_machines_fault():
 
 
 @pytest.mark.parametrize("status", Status)
-def test_some_statuses_are_ends(status):
+def test_finished_pruned_and_failed_reports_have_ended(status):
     ends = {Status.FINISHED, Status.PRUNED, Status.FAILED}
     assert Report(status=status).ended == (status in ends)

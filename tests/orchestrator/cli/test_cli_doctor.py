@@ -130,7 +130,7 @@ def test_a_device_that_does_a_training_step_tells_its_loss(monkeypatch, capsys):
     assert 1.0 < float(capsys.readouterr().out) < 5.0
 
 
-def test_a_device_that_never_answers(monkeypatch):
+def test_doctor_reports_a_device_that_never_answers(monkeypatch):
     monkeypatch.setattr(_doctor, "STEP_SECONDS", 0.01)
     assert _doctor._step("cpu") == "did no training step within 0.01 seconds"
 
@@ -214,7 +214,9 @@ def test_doctor_accepts_a_missing_data_set(calsweep, no_ray, empty_folder):
     assert not (empty_folder / "nowhere").exists()
 
 
-def test_machine_is_taken_back_in_once_all_is_well(calsweep, no_ray, tmp_path, monkeypatch):
+def test_doctor_readmits_an_excluded_machine_that_passes_all_checks(
+    calsweep, no_ray, tmp_path, monkeypatch
+):
     storage, here = Storage(tmp_path), os.uname().nodename
     storage.leave_machine_out(here, "OSError: x")
     monkeypatch.setattr(_doctor, "_gpus", lambda: _doctor.Finding("GPUs", "bad", "mend it"))

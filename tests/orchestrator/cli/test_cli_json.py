@@ -59,7 +59,7 @@ def test_fields_that_become_json_are_documented():
     assert documented("best")[1] == {*BestConfig.__dataclass_fields__} - {"note"}
 
 
-def test_a_table_has_json_once(calsweep, stored):
+def test_a_table_refuses_json_together_with_another_format(calsweep, stored):
     told = "--json and --format exclude each other: --json is a format"
     assert told in calsweep("table", "old", "--json", "--format", "csv").err
 

@@ -165,7 +165,7 @@ def test_a_calibrator_file_with_wrong_values_is_refused(calsweep, empty_folder, 
             assert code == 0 or (code == 2 and out == "" and err.count("\n") == 1), (key, value)
 
 
-def test_consoles_take_no_markup_and_no_codes(capsys):
+def test_consoles_print_markup_and_terminal_codes_as_text(capsys):
     from rich.table import Table
 
     from orchestrator.cli._console import complain, echo, output

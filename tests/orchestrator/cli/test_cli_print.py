@@ -265,7 +265,7 @@ def test_a_path_outside_the_working_folder_is_printed_in_full(empty_folder):
     assert _relative(empty_folder.parent / "c") == str(empty_folder.parent / "c")
 
 
-def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
+def test_an_undelivered_sweep_prints_the_sync_command(capsys, outcome):
     show_outcome(replace(outcome, tracked=False))
     assert capsys.readouterr().out.splitlines()[-1] == (
         "not everything has reached http://host:5000; deliver the rest with: "

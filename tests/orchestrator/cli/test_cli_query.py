@@ -190,7 +190,7 @@ def stored(journal, writer, empty_folder):
     return folder
 
 
-def test_sync_delivers_once(calsweep, stored, writer, database, snapshot):
+def test_sync_delivers_each_event_once(calsweep, stored, writer, database, snapshot):
     store = database
     first = calsweep("storage", "sync", stored, "--tracking-uri", store)
     delivered = snapshot(store, writer.sweep)

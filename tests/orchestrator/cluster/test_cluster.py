@@ -34,7 +34,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_token_is_its_owners_alone(token: Path) -> None:
+def test_a_token_that_others_can_read_is_a_fault(token: Path) -> None:
     assert token_fault() == ""
     token.chmod(0o644)
     assert token_fault() == f"other users can read the token in {token}: chmod 600 {token}"
@@ -146,7 +146,9 @@ SLOW = "The current node timed out during startup. This could happen because\n..
         ("auto", [SLOW], ["auto"], "no Ray cluster answers at 'auto'"),
     ],
 )
-def test_a_slow_ray_is_started_once_more(token, monkeypatch, address, errors, tried, complaint):
+def test_a_slow_start_of_ray_is_repeated_once(
+    token, monkeypatch, address, errors, tried, complaint
+):
     asked: list[str] = []
 
     def init(**options: Any) -> None:

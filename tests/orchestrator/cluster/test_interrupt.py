@@ -94,7 +94,7 @@ def test_a_second_signal_waits_for_nothing(second: signal.Signals) -> None:
     assert interrupted(search)
 
 
-def test_before_tune_has_begun_it_ends_at_once() -> None:
+def test_a_signal_before_tune_starts_ends_the_search_at_once() -> None:
     def search() -> None:
         signal.raise_signal(signal.SIGTERM)
         pytest.fail("it went on")

@@ -69,7 +69,7 @@ def test_a_night_is_unfinished_from_its_beginning_to_its_verdict(tmp_path):
 
 
 @pytest.mark.parametrize(("keep", "shrunk"), [(2, [0, 1]), (1, [0, 1, 3]), (5, [])])
-def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(tmp_path, keep, shrunk):
+def test_older_nights_lose_their_artifacts_once_they_are_delivered(tmp_path, keep, shrunk):
     book = Book(tmp_path)
     nights = [book.begin(f"2026-11-{day}", 0.0, {}) for day in range(21, 26)]
     for number, night in enumerate(nights):
@@ -87,7 +87,7 @@ def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(tmp_path, ke
     assert all((night.folder / "kept/deep").exists() and night.facts for night in nights)
 
 
-def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path):
+def test_accepted_changes_are_stored_and_the_latest_one_counts(tmp_path):
     book, pair, why = Book(tmp_path / "new"), CellKey(*ECE.pair), "a\u2028b\x85c \u00e9"
     assert book.restarts() == {}
     for cell, night in ((ECE, "2026-11-23"), (pair, "2026-11-24"), (ECE, "2026-11-21")):

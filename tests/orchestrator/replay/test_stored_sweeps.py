@@ -407,7 +407,7 @@ def test_a_replay_does_not_choose_a_trial_that_has_not_finished(
     assert (spline.recorded, spline.same) == (chosen.number, False)
 
 
-def test_choices_are_made_again_from_as_many_suggestions_at_once(storage, monkeypatch):
+def test_a_replay_uses_the_recorded_number_of_suggestions_at_once(storage, monkeypatch):
     (sweep,) = read_sweeps(storage, ["one"], test=False)
     states: list[SweepState] = []
 

@@ -405,7 +405,7 @@ def test_bucket_that_is_not_there_is_one_line(weather, tmp_path, address, capfd)
     assert capfd.readouterr().err.startswith(f"calsweep: storage {address}: ")
 
 
-def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
+def test_doctor_checks_a_bucket_and_its_conditional_writes(weather: Weather, address: str) -> None:
     from orchestrator.cli._doctor import _storage
 
     assert _storage(address).detail == f"{address} is writable and supports conditional writes"

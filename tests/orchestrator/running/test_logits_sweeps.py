@@ -172,7 +172,7 @@ def test_a_sealed_process_reads_no_test_rows(folder, spec, results):
                 read()
 
 
-def test_a_changed_file_is_other_data(tmp_path: Path) -> None:
+def test_a_changed_file_of_logits_has_another_fingerprint(tmp_path: Path) -> None:
     write_logits(tmp_path / "rows.npz")
     spec = make_spec(tmp_path, files="rows.npz")
     (before,) = {data.fingerprint for data in prepare_data(spec).values()}

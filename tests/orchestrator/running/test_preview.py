@@ -170,7 +170,7 @@ resources: {{train: {{cpu: 8, gpu: 1}}, refine: {{cpu: 2, gpu: 0.1}}, calibrate:
         (ClusterSize(4, 4), "", 2, (3, 160, 2), 16 / 3),
     ],
 )
-def test_a_cluster_holds_trials_and_takes_the_hours_of_its_scarcest(
+def test_a_preview_of_a_cluster_counts_slots_and_the_hours_of_its_scarcest_resource(
     tmp_path: Path,
     size: ClusterSize,
     more: str,

@@ -245,7 +245,7 @@ def test_the_command_tells_equal_from_different(spec, results, tmp_path, capsys)
     assert f"results may differ: {recorded}\n" in printed
 
 
-def test_other_data_or_a_used_folder_are_refused(spec, results, tmp_path):
+def test_reproduce_refuses_other_data_and_a_used_folder(spec, results, tmp_path):
     run_id, uri, used = results["ce"].run_ids[0], spec.tracking_uri, Storage.of(spec).folder
     other = changed(spec, tmp_path, "UPDATE tags SET value = 'f00' WHERE key LIKE '%.fingerprint'")
     (tmp_path / "early").mkdir()

@@ -159,7 +159,9 @@ def test_a_trial_that_fits_nowhere_is_refused(tmp_path, cluster, resources, comp
         ("storage: /all\ntracking: {uri: 'http://there:1'}\nsearch: {scheduler: asha}", ""),
     ],
 )
-def test_a_cluster_needs_shared_places(cluster: Cluster, change: str, complaint: str) -> None:
+def test_a_cluster_needs_absolute_shared_folders(
+    cluster: Cluster, change: str, complaint: str
+) -> None:
     spec = parse_sweep(SWEEP.format(storage="").replace("storage: ", change), "edges")
     opened(spec, "auto")
     cluster.elsewhere = True

@@ -602,7 +602,7 @@ def test_a_trial_that_the_machine_failed_runs_again():
     assert choices(settled) == choices(whole)
 
 
-def test_a_trial_that_the_machine_fails_again_says_nothing_new():
+def test_a_repeated_machine_fault_does_not_close_the_study_again():
     spec = make_spec("ce, mbls", sampler="random")
     first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
@@ -1008,7 +1008,7 @@ def test_pixels_are_compared_image_by_image():
     assert objectives[1] == pytest.approx(objectives[0])
 
 
-def test_a_default_of_ours_stays_only_in_a_sweep_that_began_so():
+def test_a_default_that_is_not_published_is_kept_only_in_sweeps_that_began_so():
     spec = make_spec("ce, ce+macal", keep_default=2.0)
     state, events = make_state(spec)
     assert study_of(state, "ce").rule.keep_default == 2.0

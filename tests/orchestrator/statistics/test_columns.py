@@ -101,7 +101,7 @@ def test_compare_resamples_them(results, command_on, metric):
     assert {"better", "worse"}.isdisjoint(other["verdict"].split()) or "coverage" not in metric
 
 
-def test_ranks_and_ties_take_them(results, command_on):
+def test_ranks_and_ties_accept_computed_metrics(results, command_on):
     calsweep = command_on(results)
     code, out, err = calsweep("table", "s", "--metrics", "aps_95_size", "--show", "ties")
     assert (code, err) == (0, "")

@@ -235,7 +235,7 @@ def test_the_diagram_shows_each_rank_at_its_place():
 
 
 @pytest.mark.parametrize(("count", "step"), [(23, 1), (24, 2), (36, 3)])
-def test_the_scale_of_many_ranks_names_some(count, step):
+def test_the_axis_of_many_ranks_labels_only_some(count, step):
     names = [f"r{number}" for number in range(count)]
     ranks = {name: 1.0 + place for place, name in enumerate(names)}
     pairs = tuple(PairTest(*pair, None) for pair in combinations(names, 2))

@@ -184,7 +184,7 @@ def test_gc_keeps_the_artifacts_of_each_kept_sweep(room, names, status, expected
 
 @pytest.mark.parametrize("status", ["", "interrupted"])
 @pytest.mark.parametrize("trials", [0, 1, 2])
-def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(room, trials, status):
+def test_gc_keeps_everything_that_an_unfinished_sweep_may_own(room, trials, status):
     """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
     checkpoint = room.write_checkpoint()
     both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))

@@ -91,7 +91,7 @@ def test_an_earlier_run_tells_costs_but_not_places() -> None:
     assert time_left(ledger, 110.0) == pytest.approx(35 + 30)
 
 
-def test_a_clock_that_is_set_back_makes_nothing_longer(tmp_path: Path) -> None:
+def test_a_clock_that_was_set_back_does_not_lengthen_the_estimate(tmp_path: Path) -> None:
     ledger = journal(*trial(0, 3_600_000, {**END, "seconds": 30.0}), *trial(1, 3_600_000))
     assert time_left(ledger, 10.0) == pytest.approx(4 * 30)
     folder = Storage(tmp_path).sweep("s")

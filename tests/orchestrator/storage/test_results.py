@@ -22,7 +22,7 @@ def restart(writer: Any, code: str) -> None:
     writer.write("sweep_started", sweep="s", sweep_id="1d", spec={}, provenance=provenance)
 
 
-def test_a_result_is_all_of_its_study(writer: Any) -> None:
+def test_a_result_has_all_facts_of_its_study(writer: Any) -> None:
     """Of two tasks alike but for the figures, with trials of older code and of another seed."""
     restart(writer, "first")
     writer.open("base", row=False)

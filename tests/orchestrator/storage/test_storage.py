@@ -25,7 +25,7 @@ def begun(storage: Path, name: str = "one") -> SweepSpec:
     return spec
 
 
-def test_everything_has_its_place(tmp_path: Path) -> None:
+def test_a_storage_has_fixed_paths(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     sweep = storage.sweep("one")
     found = {

@@ -165,7 +165,7 @@ def test_trials_are_counted_by_stage_and_with_further_seeds():
         ("mbls", {"tune": {}}, False),
     ],
 )
-def test_a_sweep_searches_where_a_study_has_two_trials(recipes, rules, searched):
+def test_a_sweep_searches_if_a_study_has_at_least_two_trials(recipes, rules, searched):
     assert searches(plan(recipes, **rules).spec) == searched
 
 
@@ -290,7 +290,7 @@ def test_a_search_begins_at_a_published_default_if_a_paper_prints_each_value(
     assert study.published is published
 
 
-def test_a_rate_of_ours_is_of_one_data_set_alone():
+def test_an_unpublished_learning_rate_holds_for_one_data_set_only():
     tasks = (
         "{dataset: 20newsgroups, model: gpool-cnn, protocol: mbls2022-text}, "
         "{dataset: cifar10, model: resnet50, protocol: mukhoti2020}"

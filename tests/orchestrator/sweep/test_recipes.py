@@ -227,11 +227,11 @@ def test_variants_take_the_place_of_their_parts():
         ("cts-fl", [("calibrators", "cts"), ("objectives", "fl")]),
     ],
 )
-def test_every_part_has_its_spaces(part, spaces):
+def test_every_part_of_a_recipe_has_its_search_spaces(part, spaces):
     assert [(space.kind, space.name) for space in part_spaces(part)] == spaces
 
 
-def test_an_unknown_part_has_none():
+def test_an_unknown_part_of_a_recipe_has_no_search_space():
     with pytest.raises(InputError, match="unknown"):
         part_spaces("nothing")
 

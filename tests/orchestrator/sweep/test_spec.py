@@ -424,7 +424,7 @@ def test_a_tasks_name_may_hold_signs_in_parts_between_slashes():
     assert task.id == name
 
 
-def test_own_tags_may_hold_our_words_but_not_begin_with_them():
+def test_tags_of_users_may_contain_reserved_words_after_the_beginning():
     tags = {"team.calsweep": "red", "calsweeps": "1", "mlflow_run": "x"}
     assert parse_sweep(f"{GOOD}tags: {tags}\n", "good").tags == tags
 

@@ -68,7 +68,7 @@ def replaced(part: Any, way: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-def test_the_sweep_itself_is_one() -> None:
+def test_the_unchanged_sweep_is_valid() -> None:
     assert parse_sweep(yaml.safe_dump(SWEEP), "good.yaml").name == "small"
 
 
@@ -102,7 +102,9 @@ def test_any_text_as_a_value(key: str, text: str) -> None:
 
 @settings(deadline=None)
 @given(way=st.sampled_from(places(SWEEP)), value=VALUES)
-def test_any_value_in_any_place(way: tuple[Any, ...], value: Any) -> None:
+def test_any_value_in_any_place_is_accepted_or_gets_one_line(
+    way: tuple[Any, ...], value: Any
+) -> None:
     assert_told(yaml.dump(replaced(SWEEP, way, value), Dumper=yaml.SafeDumper))
 
 

@@ -514,7 +514,7 @@ def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, st
     shipper.process.wait()
 
 
-def test_a_fault_is_kept_until_the_tracker_takes_something(writer, store, monkeypatch):
+def test_a_fault_of_the_tracker_is_remembered_until_a_delivery_succeeds(writer, store, monkeypatch):
     writer.start()
     shipper, opened = _shipper._Shipper(writer.path, store, writer.path.parent), open_tracker
 

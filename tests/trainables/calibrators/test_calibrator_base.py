@@ -387,7 +387,7 @@ def test_a_full_disk_leaves_the_earlier_calibrator(rows, tmp_path, before):
         assert torch.equal(load_calibrator(tmp_path / "kept")(rows[0]), first(rows[0]))
 
 
-def test_a_calibrator_may_be_kept_in_the_folder_at_hand(rows, tmp_path, monkeypatch):
+def test_a_calibrator_may_be_saved_in_the_working_folder(rows, tmp_path, monkeypatch):
     (tmp_path / "kept").mkdir()
     monkeypatch.chdir(tmp_path / "kept")
     fitted = build("ts").fit(*rows)
@@ -645,7 +645,7 @@ def test_fits_on_good_rows_give_no_warning(fitted, name, objective):
         assert np.isnan(report.objective) == without_objective
 
 
-def test_a_fit_that_moved_some_rows_a_little_did_move():
+def test_a_fit_that_changes_probabilities_slightly_gets_no_doubt():
     # Three in four would be right at a temperature of 1; one row more is, and the first says none.
     logits = torch.tensor([[0.0, 0.0]] + 1000 * [[np.log(3.0), 0.0]])
     labels = (torch.arange(1001) > 751).long()
@@ -722,7 +722,7 @@ def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch, name, obje
     torch.testing.assert_close(whole, parts, rtol=0, atol=SOLVED.get(name, 1e-8))
 
 
-def test_the_loss_that_a_map_is_trusted_by_is_of_all_blocks(rows, monkeypatch):
+def test_the_loss_of_an_affine_fit_sums_over_all_blocks(rows, monkeypatch):
     logits, labels = rows[0][:120].double(), rows[1][:120]
     monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 40})
     fit = AffineFit(logits, torch.zeros(120), labels, torch.tensor([2.0]).double(), (0.0, 0.0))
@@ -788,7 +788,7 @@ ON_A_CARD = [
 ]
 
 
-def test_all_but_some_are_tried_on_a_card():
+def test_nearly_all_calibrators_are_tested_on_a_simulated_gpu():
     tried = {parse_calibrator(recipe)[0] for recipe, _ in ON_A_CARD}
     assert {*NAMES} - tried == {"beta", "dirichlet", "meta-mis", "ms"}
 

@@ -11,7 +11,7 @@ from trainables.common.errors import InputError
 from trainables.contracts import draw_rows
 
 
-def test_cts_with_cls_settles_where_classes_push_each_other_back_and_forth():
+def test_cts_with_cls_converges_although_classes_push_each_other():
     draw = np.random.default_rng(3)
     logits = draw.normal(0, 3, (480, 5)).astype(np.float32)
     labels = (logits / 2 + draw.gumbel(size=logits.shape)).argmax(1)

@@ -41,7 +41,7 @@ def test_a_chart_refuses_an_unknown_file_ending_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_have_words_and_colours_of_their_own():
+def test_chart_files_contain_their_texts_and_fixed_colours():
     root = ElementTree.fromstring(CHART.image(".svg"))
     assert {"a title", "epoch", "ECE %"} <= {*root.itertext()}
     text = CHART.image(".svg").decode()

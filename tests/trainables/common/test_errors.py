@@ -69,7 +69,7 @@ def test_any_exception_caused_by_lack_of_memory_is_recognised():
 
 
 @pytest.mark.parametrize("limit", [resource.RLIM_INFINITY, 4 << 30])
-def test_a_sweep_starts_where_its_libraries_find_room(monkeypatch, limit):
+def test_a_sweep_starts_if_the_address_space_suffices_for_its_libraries(monkeypatch, limit):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
     require_addresses()
 

@@ -83,7 +83,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_labels_that_fit_neither_way_are_refused(case):
+def test_labels_that_are_neither_names_nor_numbers_of_classes_are_refused(case):
     classes, labels, told = WRONG[case]
     assert told in refusal(number_labels, [LabelPart(labels, "a.csv: labels")], [*classes])
 

@@ -85,7 +85,7 @@ def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(tmp_path,
 
 @pytest.mark.parametrize("name", ["{0}_{1}", "{1}_{0}"])
 @pytest.mark.parametrize("pair", [("logits", "labels"), ("predictions", "ground_truth")])
-def test_an_archive_of_two_parts(tmp_path, name, pair):
+def test_an_archive_may_have_one_part_to_fit_on_and_one_to_test_on(tmp_path, name, pair):
     parts = {"fit": (LOGITS, [2, 1]), "test": (SCORES[:1] + 1, [0])}
     arrays = {
         name.format(array, part): values
@@ -469,7 +469,7 @@ def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path):
         read_logits(path)
 
 
-def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
+def test_probabilities_named_logits_are_refused_with_a_remedy(tmp_path):
     path = write(tmp_path / "a.npz", logits=SCORES, labels=[2, 1])
     told = r"the logits are probabilities .*add --kind probs .*`inputs: \{kind: probs\}`"
     with pytest.raises(InputError, match=told):

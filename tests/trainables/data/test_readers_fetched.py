@@ -308,7 +308,7 @@ def miniature(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
-def test_other_modes_become_rgb(miniature, mode):
+def test_images_of_other_modes_become_rgb(miniature, mode):
     name, root, path = miniature
     with Image.open(path) as image:
         other = image.convert(mode)

@@ -76,7 +76,7 @@ def test_npz_mean_and_deviation_are_those_of_the_training_images(archive, write_
     np.testing.assert_allclose(info.inputs.std, scaled.std(axis=(0, 1, 2)), atol=1e-6)
 
 
-def test_npz_other_accepted_forms(archive, write_npz):
+def test_an_npz_file_may_have_grey_images_and_named_classes(archive, write_npz):
     for part in ("train", "test"):
         archive[f"x_{part}"] = archive[f"x_{part}"][..., 0]
         archive[f"y_{part}"] = archive[f"y_{part}"].astype(np.uint8)[:, None]
@@ -119,7 +119,7 @@ PEOPLES_ARCHIVES = {
 
 
 @pytest.mark.parametrize("form", PEOPLES_ARCHIVES)
-def test_archives_as_people_keep_them_give_the_same_rows(form, archive, write_npz):
+def test_common_forms_of_archives_give_the_same_rows(form, archive, write_npz):
     change, told = PEOPLES_ARCHIVES[form]
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -508,7 +508,7 @@ def labels_of(folder: Path) -> tuple[list[int], list[int] | None]:
     return train.tolist(), None if test is None else test.tolist()
 
 
-def test_classes_directly_below_are_one_part(folder):
+def test_class_folders_without_train_and_test_are_one_part(folder):
     parted = read_source(f"folder:{folder}", "unused")
     assert labels_of(folder) == (parted.train.labels.tolist(), parted.test.labels.tolist())
     reader = find_reader(f"folder:{folder}", "unused")

@@ -198,7 +198,7 @@ def test_classes_are_those_of_the_training_texts(write):
     np.testing.assert_array_equal(found.train.labels, np.arange(24) % 12)
 
 
-def test_a_changed_list_of_classes_or_vectors_is_another_source(write, tmp_path):
+def test_changed_classes_or_embeddings_change_the_signature_of_texts(write, tmp_path):
     vectors = tmp_path / "glove.txt"
     vectors.write_text("\n".join(GLOVE) + "\n", encoding="utf-8")
     folder = write(["cat", "dog"], train=rows(8), test=rows(4))

@@ -143,7 +143,7 @@ def test_a_loss_and_its_state_follow_the_batch_to_its_device(name: str) -> None:
 
 @pytest.mark.parametrize("rows", [ROWS - 8, ROWS])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_loss_that_is_prepared_again_knows_nothing_of_before(name: str, rows: int) -> None:
+def test_a_loss_that_is_prepared_again_equals_a_new_one(name: str, rows: int) -> None:
     first, second = build_loss(name), build_loss(name)
     first.prepare(rows, CLASSES)
     for epoch in range(21):

@@ -316,7 +316,7 @@ def test_acls_with_the_ranking_condition_spares_images_that_are_ranked_well() ->
     torch.testing.assert_close(loss(*given, torch.arange(3)), expected)
 
 
-def test_acls_spares_who_is_as_much_less_sure_as_less_often_right() -> None:
+def test_acls_does_not_penalise_confidence_that_follows_accuracy() -> None:
     loss = build_loss("acls", parts="ranking", weight_pos=0.3, weight_neg=0.0)
     loss.prepare(3, CLASSES)
     logits = torch.zeros(3, CLASSES, dtype=torch.float64)

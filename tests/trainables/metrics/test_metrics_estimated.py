@@ -56,7 +56,7 @@ def test_the_estimated_error_is_closer_to_the_truth_than_ece_on_few_rows(gap):
     assert abs(np.mean(ours)) < 0.016
 
 
-def test_neither_the_order_of_rows_nor_their_form_counts():
+def test_estimated_error_depends_neither_on_row_order_nor_on_logits_or_probabilities():
     probs, labels = rows(0, 200, 0.1)
     value = estimated_error(probs=probs, labels=labels)
     assert estimated_error(probs=probs[::-1], labels=labels[::-1]) == pytest.approx(value)

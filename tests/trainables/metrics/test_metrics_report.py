@@ -216,7 +216,7 @@ def test_blocks_do_not_change_the_result(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_gives_the_same():
+def test_a_report_is_the_same_on_a_gpu():
     torch.manual_seed(0)
     logits, labels = torch.randn(2000, 50) * 3, torch.randint(50, (2000,))
     expected = calibration_report(logits=logits, labels=labels)

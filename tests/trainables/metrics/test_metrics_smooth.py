@@ -63,7 +63,7 @@ def test_smooth_is_the_integral_of_reflected_gaussians(bandwidth):
     assert found == pytest.approx(expected, rel=2e-3)
 
 
-def test_the_chosen_bandwidth_is_the_error_itself():
+def test_smooth_ece_equals_the_error_at_the_bandwidth_of_the_same_size():
     found = smooth_ece(**given(*case(1)))
     assert smoothed_at(found, *case(1)) == pytest.approx(found, rel=1e-6)
 

@@ -214,7 +214,7 @@ def test_a_package_that_imports_by_computed_names_counts_whole(tmp_path, lab):
     )
 
 
-def test_the_code_names_no_place_and_no_time(tmp_path, lab, monkeypatch):
+def test_the_code_of_a_plugin_depends_neither_on_paths_nor_on_times(tmp_path, lab, monkeypatch):
     write(lab / "mylab.py", "SCALE = 1")
     first = plugin(tmp_path, "import mylab").code
     monkeypatch.syspath_prepend(write(tmp_path / "moved" / "mylab.py", "SCALE = 1").parent)

@@ -168,7 +168,7 @@ def test_without_augmentation_all_views_are_one(workshop):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
-def test_views_are_put_together_in_a_file(tmp_path):
+def test_features_of_all_views_are_stacked_in_a_file(tmp_path):
     exact = [torch.randn(5, 3), torch.randn(5, 3)]
     narrow = [view.bfloat16().float() for view in exact]
     for views, dtype in (

@@ -130,7 +130,7 @@ def test_damaged_outcome_is_computed_again(place):
     assert "damaged" in notice
 
 
-def test_worker_waits_for_another_that_computes_the_same(place):
+def test_a_worker_waits_for_another_one_that_computes_the_same_stage(place):
     worker, other = place.worker(), place.worker()
     other.step()
     waiting = worker.step()

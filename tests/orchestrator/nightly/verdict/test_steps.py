@@ -75,7 +75,7 @@ def test_a_level_lasts_five_nights_at_least():
     assert min(np.diff(places)) >= 5
 
 
-def test_noise_must_be_given():
+def test_find_steps_needs_noise_above_0():
     with pytest.raises(ValueError, match="noise=0"):
         find_steps(NOISE, 0.0)
 

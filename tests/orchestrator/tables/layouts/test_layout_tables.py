@@ -126,7 +126,7 @@ def test_figures_are_compared_with_those_of_as_many_bins():
     assert not any("does not state the number of bins" in note for note in table.notes())
 
 
-def test_a_mean_over_models_wants_all_of_them():
+def test_a_mean_over_networks_needs_all_networks():
     partly = [study("ls", model=model, ece=0.01) for model in NETWORKS[:3]]
     found = cells(fill("macal/table3", *partly, published=True), "ls")
     assert found["cifar10", "average", "acc"].text == "of 4: 1 not run"

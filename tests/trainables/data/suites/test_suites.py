@@ -90,7 +90,7 @@ def test_wrong_names(names, text):
         check_suites(names, NOWHERE)
 
 
-def test_a_name_that_is_like_no_other_is_answered_by_all():
+def test_an_unknown_suite_without_a_near_name_lists_all_suites():
     there = f"there are: {', '.join(suite_names())}"
     told = f"unknown suite 'zzz'; {there}; `calsweep list suites` shows all"
     assert refusal(find_suite, "zzz", NOWHERE) == told
