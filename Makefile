@@ -8,11 +8,11 @@ PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
 setup: $(READY)
 
-# uv needs a sixth of pip's time. It uses pip's index-url; if it fails, pip installs. If pip needs other
-# settings, such as no-index, set UV_OFFLINE=1, so that uv fails.
+# uv needs a sixth of pip's time and gets the index-url of pip's configuration. If uv fails, pip installs.
+# uv ignores pip's other settings, such as no-index; with UV_OFFLINE=1 it fails, so that pip installs.
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 OURS = --editable '.[cluster,hdf5]' --group
-# Groups need pip 25.1 or newer, and Python 3.11 installs an older one.
+# pip 25.1 is the first version with --group; Python 3.11 comes with an older one.
 GROUP = $(PIP) --upgrade 'pip>=25.1' && $(PIP) --no-compile $(OURS)
 $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \
 	$(PYTHON) -m pip config get global.index-url 2>/dev/null))
@@ -25,21 +25,23 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/calsweep demo
 
-# Each test file runs in one process, and each process uses one thread, so that processes do not compete
-# for cores. Hundreds of test processes import the package, so keep its bytecode even if
-# PYTHONDONTWRITEBYTECODE is set. There is one more process than cores (at most four processes), because
-# some processes wait for programs that they have started.
+# All tests of a file run in one process. Each process computes on one thread, so that they do not fight
+# for cores. There is one process more than cores (at most four), because some wait for subprocesses.
+# Hundreds of processes import the packages, so their bytecode is kept even if PYTHONDONTWRITEBYTECODE
+# is set.
 TESTED = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	$(TESTED) $(SIDE_BY_SIDE) -m 'not long and not chaos and not slow and not full'
 
-# All tests. The chaos tests run last and alone, so that a failure is never caused by another test.
+# The whole suite except long tests. The chaos tests run last and alone, so that a failure is never caused
+# by another test.
 test-all: $(READY)
 	$(TESTED) $(SIDE_BY_SIDE) -m 'not long and not chaos'
 	$(TESTED) -m 'not long and chaos' tests/chaos
 
-# Plants bugs one by one; docs/results/mutants.md has the modules and results. NAMES selects some bugs.
+# Plants bugs one by one; docs/results/mutants.md has the modules and the bugs that no test found. NAMES
+# selects bugs, for example NAMES='"orchestrator.search.choice*"'.
 mutants: $(READY)
 	$(GROUP) mutants
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 $(NAMES)
@@ -56,8 +58,8 @@ docs: $(READY)
 	$(BIN)/zensical build --clean --strict
 
 # Builds wheel and sdist into dist/, installs the wheel into a clean environment, writes the SBOM of that
-# environment into the wheel (PEP 770), and runs the demo there. Then it runs the tests that resume a
-# storage of every earlier release. It signs both files if sigstore is installed. It publishes nothing.
+# environment into the wheel (PEP 770), runs the demo there, and resumes a storage of every earlier release.
+# It signs both files if sigstore is installed. It publishes nothing.
 RELEASE = build/release
 release: $(READY)
 	rm -rf dist $(RELEASE)
@@ -76,7 +78,7 @@ release: $(READY)
 	$(BIN)/python -m pytest tests/releases
 	if command -v sigstore; then sigstore sign dist/*; fi
 
-# Runs tests with the lowest versions that pyproject.toml allows. TESTS selects some tests.
+# Tests with the lowest versions that pyproject.toml allows. TESTS selects files or folders.
 TESTS = tests
 lowest:
 	rm -rf build/lowest

@@ -1,4 +1,4 @@
-"""How long commands that compute nothing take: `python benchmarks/answers.py`."""
+"""Times commands that compute nothing: `python benchmarks/answers.py`."""
 
 import os
 import re
@@ -102,7 +102,7 @@ if __name__ == "__main__":
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     before = load()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as bytecode:
-        # A user's Python keeps bytecode; the first, unmeasured pair of calls writes it here.
+        # As for a user, bytecode is cached; the first pair of calls writes it and is not counted.
         os.environ |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
         make(Path(folder))
         heads = ("command", "seconds", "ratio to `import torch`")

@@ -1,8 +1,8 @@
-"""Checks whether a blackbox answers as the live sweep did, and times searches on it.
+"""Compares the figures of a blackbox file with the live sweep, and times searches on the file.
 
-``python benchmarks/blackbox.py --make`` runs the sweep below and writes its blackbox; ``python
-benchmarks/blackbox.py --out benchmarks/results/blackbox.md`` measures it. The searches use the
-reader on the page ``docs/travel.md``, which needs only NumPy and Optuna.
+``python benchmarks/blackbox.py --make`` runs the sweep below and writes its blackbox file;
+``python benchmarks/blackbox.py --out benchmarks/results/blackbox.md`` measures the file. The
+searches use the reader on the page ``docs/travel.md``, which needs only NumPy and Optuna.
 """
 
 import json

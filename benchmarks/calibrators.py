@@ -77,7 +77,7 @@ class Outcome:
 
 
 def ours(recipe: str) -> Fit:
-    """Return a function with the peers' signature that fits one of our recipes."""
+    """Return a function that fits one of our recipes, with the signature of the peers."""
 
     def fit(logits: np.ndarray, labels: np.ndarray) -> Map:
         text, *variant = recipe.split()

@@ -107,7 +107,12 @@ def terms_of(metric: str, test: Rows, conformal: Rows) -> Tensor:
 
 
 def reversals(first: Column, second: Column) -> tuple[int, int, int, list[str]]:
-    """Count reversed pairs, pairs significant in both, and reversals among these; name them."""
+    """Count the pairs of calibrators that two columns order differently.
+
+    Returns:
+        Number of reversed pairs, number of pairs that differ significantly in both columns, number
+        of reversed pairs among the significant ones, and the names of these.
+    """
     pairs = list(combinations(range(len(RECIPES)), 2))
     signs = [np.sign(c.values[:, None] - c.values[None]) for c in (first, second)]
     seen = sum(bool(signs[0][p] * signs[1][p] < 0) for p in pairs)

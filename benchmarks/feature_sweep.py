@@ -1,8 +1,8 @@
-"""How long a sweep of 20 losses on cached features takes: `python benchmarks/feature_sweep.py`.
+"""Times a sweep of 20 losses on cached features: `python benchmarks/feature_sweep.py`.
 
-50,000 rows of 768 features and 100 classes, linear heads, 8 trials of each loss. The cost of
-`kde-xe` grows with the square of the batch, so it is not among the 20; `--losses kde-xe` measures
-it.
+The features have 50,000 rows of 768 dimensions and 100 classes; heads are linear; each loss has 8
+trials. The cost of `kde-xe` grows with the square of the batch size, so it is not one of the 20
+losses; `--losses kde-xe` measures it.
 """
 
 from __future__ import annotations

@@ -157,7 +157,12 @@ def of_blocks(rng: Rng, tally: Tally) -> None:
 
 
 def needs(rng: Rng, boards: int) -> Iterator[tuple[str, bool, float, tuple[int, int], float]]:
-    """Yield unit, whether one number (not a range) was printed, truth, printed ends, and ratio."""
+    """Yield the seeds or rows that each board prints as needed, and the true number.
+
+    Yields:
+        Unit, whether one number (not a range) is printed, the true number, the printed ends, and
+        the ratio of the printed number to the true one.
+    """
     for _ in range(boards):
         recipes, seeds = int(rng.choice(RECIPES)), int(rng.choice(NEED_SEEDS))
         world = of_figures(rng, recipes, seeds, NEED_DRAWS, NOISE)
@@ -223,7 +228,7 @@ def _right(cases: Sequence[tuple[str, bool, float, tuple[int, int], float]]) -> 
 
 
 def main() -> None:
-    """Publish the page of a part."""
+    """Publish the page of one part of the measurements."""
     parser = options(__doc__)
     parser.add_argument("--boards", type=int, default=300, help="of each kind")
     parser.add_argument("--part", choices=("errors", "needs"), default="errors")

@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/verify.py --out benchmarks/results/verify.md``. Every honest package comes
 from another random sweep (recipes, seeds, split, sampler, trials, epochs). The frauds and mistakes
-of ``_frauds.py`` are planted, in turn, in the first package.
+of ``_frauds.py`` are planted in turn, ``EACH`` of them in each of the first packages.
 """
 
 import sys
@@ -41,7 +41,7 @@ storage: {folder}/storage
 """
 SHARE = 0.1
 EACH = 4
-"""Frauds that are planted in one package, each alone, until there are enough."""
+"""Number of frauds that are planted in each package, one at a time, until all are planted."""
 SEARCH, DRAWN, ALL = "without training", "at the default share", "with all trials computed again"
 
 
@@ -99,7 +99,7 @@ def verified(package: Path) -> Honest:
 
 
 def attempt(seed: int, package: Path, folder: Path) -> Attempt:
-    """Plant a fraud in a package and see which step refuses it."""
+    """Plant a fraud in a package and return which step of verification refuses it."""
     kind, target = FRAUDS[seed % len(FRAUDS)], folder / f"forged-{seed}.zip"
     forged = planted(package, kind, Storage(folder / "storage"), NAME, seed, target)
     says = str(kind.__doc__).strip().rstrip(".")
@@ -117,8 +117,8 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
     yield (
         f"{setting('torch', 'optuna', 'numpy')}; "
         f"`python benchmarks/verify.py --count {len(honest)}`, one run; load averages "
-        f"{load()}. Every package is of its own sweep on the "
-        "digits with a suite of other images, drawn by a seed."
+        f"{load()}. Each package is from another random sweep on the "
+        "digits, with a suite of other images."
     )
     yield ""
     accepted = sum(one.accepted for one in honest)
@@ -144,9 +144,10 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
             yield f"| {own[0].says} | {len(own)} | {' | '.join(str(n or '') for n in steps)} |"
     yield ""
     yield (
-        "Most are made by this program, so that figures, checksums and metadata agree with the "
-        f"fraud. A share of {SHARE:g} computes one or two trials of these small packages again, "
-        "so mostly the last step finds frauds that only training shows."
+        "Most are made with calsweep itself, so that figures, checksums and metadata agree with "
+        f"the fraud. With a share of {SHARE:g}, one or two trials of these small packages are "
+        "computed again. Frauds that only a training shows are therefore mostly found when all "
+        "trials are computed again."
     )
 
 

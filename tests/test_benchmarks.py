@@ -22,7 +22,7 @@ def test_every_benchmark_can_be_imported(path: Path) -> None:
     importlib.import_module(path.stem)
 
 
-def test_trials_without_work_report_what_their_sweep_searches(tmp_path: Path) -> None:
+def test_trials_without_work_report_the_objective_of_their_sweep(tmp_path: Path) -> None:
     sweep = importlib.import_module("overhead").SWEEP
     uri = f"sqlite:///{tmp_path}/runs.db"
     spec = parse_sweep(sweep.format(trials=3, uri=uri, storage=tmp_path), "overhead")

@@ -68,12 +68,12 @@ def commands(config: dict[str, Any]) -> list[str]:
     return [line for section in COMMANDS for line in config.get(section, [])]
 
 
-def test_what_is_copied_exists(cloud):
+def test_files_copied_to_a_cluster_exist(cloud):
     local = [path for path in cloud["file_mounts"].values() if path != TOKEN]
     assert [path for path in local if not (ROOT / path).exists()] == []
 
 
-def test_commands_name_only_what_is_copied_or_made_there(cloud):
+def test_setup_commands_name_only_files_that_are_copied_or_created(cloud):
     made = {"~/ray_bootstrap_config.yaml", "~/venv", "~/venv/bin/python", "~/venv/bin/ray"}
     copied = {parent for path in cloud["file_mounts"] for parent in (path, str(Path(path).parent))}
     for command in commands(cloud):
@@ -81,7 +81,7 @@ def test_commands_name_only_what_is_copied_or_made_there(cloud):
             assert path in made | copied, path
 
 
-def test_what_the_installation_reads_is_copied(cloud):
+def test_files_that_the_installation_reads_are_copied(cloud):
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     packages = re.search(r"include = \[(.*)\]", project)
     assert packages is not None
@@ -146,7 +146,7 @@ def test_no_password_is_written_down(services):
     assert asked == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
 
 
-def test_the_tracking_server_asks_who_is_there(services):
+def test_the_tracking_server_requires_a_login(services):
     command = services["tracking"]["command"]
     assert "--app-name=basic-auth" in command
     assert any(word.startswith("--allowed-hosts=127.0.0.1") for word in command)
@@ -301,7 +301,7 @@ def test_kuberay_takes_every_job():
 @pytest.mark.parametrize(
     "change", [{"backoffLimit": 2}, {"suspend": True}, {"submissionMode": "SidecarMode"}]
 )
-def test_a_job_on_a_cluster_that_is_there_is_neither_repeated_nor_suspended(change):
+def test_the_schema_refuses_to_repeat_or_suspend_a_job_on_a_running_cluster(change):
     (job,) = documents("kuberay-job.yaml")
     job["spec"] |= change
     with pytest.raises(jsonschema.ValidationError):
@@ -330,7 +330,7 @@ def test_every_pod_has_the_storage():
     assert groups[1]["minReplicas"] == 0
 
 
-def test_a_pod_asks_for_what_it_may_use():
+def test_a_pod_requests_as_much_as_its_limits():
     _, cluster = documents("kuberay-cluster.yaml")
     for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
         for container in containers(group["template"]):

@@ -338,7 +338,7 @@ def test_other_parts_of_ones_own_pass_their_checks(place, kind, tmp_path, capsys
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 
-def test_an_executor_of_ones_own_computes_a_sweep(tmp_path, monkeypatch):
+def test_the_executor_in_the_guide_computes_a_sweep(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(blocks("docs/methods.md", "python")[4], encoding="utf-8")
     logits = 3 * np.eye(3, dtype="f4").repeat(9, 0)
     np.savez(tmp_path / "l.npz", logits=logits, labels=[0, 1, 2] * 9)

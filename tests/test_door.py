@@ -28,7 +28,7 @@ def stub_homes(module: ModuleType = calsweep) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("module", [calsweep, plugins])
-def test_the_types_are_those_of_what_is_imported(module: ModuleType) -> None:
+def test_stub_files_name_the_objects_that_are_imported(module: ModuleType) -> None:
     homes = stub_homes(module)
     assert sorted(homes) == dir(module) == sorted(module.__all__)
     for name, home in homes.items():
@@ -89,7 +89,7 @@ def test_every_public_method_is_documented_there_or_where_a_base_declares_it() -
     assert lacking == []
 
 
-def test_the_reference_speaks_of_what_users_import() -> None:
+def test_the_reference_describes_only_names_that_users_import() -> None:
     text = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
     described = re.findall(r"^::: calsweep\.(?:plugins\.)?(\w+)$", text, re.M)
     assert len(described) == text.count(":::")
@@ -128,7 +128,7 @@ def test_objects_show_themselves_in_a_notebook() -> None:
     assert "<td>ece</td><td>ECE</td>" in calsweep.METRICS._repr_html_()
 
 
-def test_what_needs_no_ray_and_no_mlflow_works_without_them(tmp_path, monkeypatch):
+def test_losses_and_calibrators_work_without_ray_and_mlflow(tmp_path, monkeypatch):
     code = f"""
 import sys
 sys.modules |= dict.fromkeys(("ray", "mlflow"))  # They cannot be imported.

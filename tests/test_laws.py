@@ -220,7 +220,7 @@ def documented_ranges() -> Iterator[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize(("kind", "name", "key", "allowed"), list(documented_ranges()))
-def test_a_parameter_is_held_to_its_documented_range(kind, name, key, allowed):
+def test_a_parameter_outside_its_documented_range_is_refused(kind, name, key, allowed):
     with pytest.raises(ValueError, match="is outside") as caught:
         constructor(kind, name)(**{key: math.nan})
     assert str(caught.value) == f"{key}=nan is outside {allowed}"

@@ -174,7 +174,7 @@ def test_grids_are_the_published_ones(row: dict[str, str]) -> None:
     assert list(parameter_at(place).grid) == [v for v in grid_of(row) if v != "neg_entropy"]
 
 
-def test_ranges_hold_what_the_papers_warn_of_and_ablate() -> None:
+def test_ranges_contain_values_of_warnings_and_ablations_in_papers() -> None:
     assert parameter_at("methods/ifl/gamma").high == 3.5
     assert parameter_at("methods/mbls/margin").check(0.0) == 0.0
 

@@ -40,7 +40,7 @@ def test_a_method_learns_and_differs_from_cross_entropy(name, laboratory, plain)
 @pytest.mark.parametrize(
     "name", [n for n in REFINEMENTS.names() if not issubclass(REFINEMENTS.get(n), FittedRefinement)]
 )
-def test_a_refinement_learns_and_differs_from_what_it_refines(name, laboratory, plain):
+def test_a_refinement_learns_and_differs_from_its_network(name, laboratory, plain):
     outcome = laboratory.compute("refine", {name: {"epochs": 20}}, TRAINING, plain.artifact())
     assert outcome.accuracy > 0.8
     assert not torch.allclose(outcome.logits, plain.logits, rtol=1e-2, atol=1e-2)

@@ -40,7 +40,7 @@ FLAGS = {"type": "categorical", "default": 1, "choices": (1, 0, "a")}
         ({**FLAGS, "default": True, "choices": (1, True)}, True, True),
     ],
 )
-def test_a_value_comes_back_as_the_parameters_own(fields, value, expected):
+def test_a_checked_value_has_the_type_of_the_parameter(fields, value, expected):
     found = parameter(**fields).check(value)
     assert (found, type(found)) == (expected, type(expected))
 
@@ -61,7 +61,7 @@ def test_a_value_comes_back_as_the_parameters_own(fields, value, expected):
         (FLAGS, "b", "x='b' is not one of 1, 0, a"),
     ],
 )
-def test_another_value_is_refused(fields, value, complaint):
+def test_a_value_outside_the_search_space_is_refused(fields, value, complaint):
     with pytest.raises(SpaceError) as caught:
         parameter(**fields).check(value)
     assert str(caught.value) == complaint
@@ -105,7 +105,7 @@ def test_the_default_of_a_network_goes_before_that_of_its_data_set():
     assert (list(space.searched()), list(fixed.searched())) == (["x", "y"], [])
 
 
-def test_what_is_not_there_is_named_with_what_is():
+def test_an_unknown_search_space_is_refused_with_the_known_ones():
     assert space_names("objectives") == ["ce", "cls", "fl", "ls", "mse"]
     kinds = r"kind 'losses' is not one of methods, refinements, calibrators, objectives$"
     with pytest.raises(SpaceError, match=kinds):
@@ -139,7 +139,7 @@ class Margin(CheckedFields):
     form: str = choice(default="a", choices=("a", "b", "c"))
 
 
-def test_a_parameter_is_what_its_class_declares_where_the_file_is_silent():
+def test_fields_missing_in_a_search_space_come_from_the_class():
     said = {"margin": {"low": 1.0, "high": 4.0}, "form": {"choices": ["b", "a"]}}
     document = {"title": "t", "source": "s", "parameters": said}
     for fields in said.values():

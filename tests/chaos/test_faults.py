@@ -45,7 +45,7 @@ def story(lab: Lab) -> Story:
     return Story(sweep, first, second, stopped, left, sweep.obey(stopped.line("resume it with")))
 
 
-def test_the_second_of_two_is_told_who_runs_it(story: Story) -> None:
+def test_a_second_start_of_a_sweep_names_the_process_that_runs_the_first(story: Story) -> None:
     assert story.second.code == 2
     line = story.second.line("calsweep: ")
     owner = f"on {os.uname().nodename}, process {story.first.process.pid}, since 2"
@@ -53,14 +53,16 @@ def test_the_second_of_two_is_told_who_runs_it(story: Story) -> None:
     assert "Traceback" not in story.second.errors
 
 
-def test_ctrl_c_stops_it_and_leaves_nothing_of_ray(story: Story) -> None:
+def test_ctrl_c_stops_a_sweep_and_leaves_no_process_of_ray(story: Story) -> None:
     assert story.stopped.code == 130
     assert "Traceback" not in story.stopped.errors
     assert story.left == []
     gone(story.first)
 
 
-def test_it_goes_on_as_it_said_and_tells_what_is_not_delivered(story: Story, lab: Lab) -> None:
+def test_a_sweep_without_its_tracking_server_finishes_and_names_the_sync_command(
+    story: Story, lab: Lab
+) -> None:
     assert story.ended.code == 0
     keys = story.sweep.finished()
     assert len(keys) == len(set(keys)) == 2
@@ -71,7 +73,7 @@ def test_it_goes_on_as_it_said_and_tells_what_is_not_delivered(story: Story, lab
     assert statuses(store) == {"FINISHED": 4}
 
 
-def test_a_disk_that_is_full_ends_it_and_more_room_lets_it_go_on(story, lab, tmp_path):
+def test_a_full_disk_ends_a_sweep_and_more_space_lets_the_sweep_continue(story, lab, tmp_path):
     # Only that nothing can be mounted excuses it; what comes later is a failure.
     try:
         with mounted(tmp_path, 2**20):

@@ -64,7 +64,7 @@ def calm(lab: Lab) -> Sweep:
 
 
 @pytest.mark.parametrize("seed", range(SWEEPS))
-def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(seed, lab, calm):
+def test_a_stopped_sweep_ends_soon_leaves_no_process_and_can_be_resumed(seed, lab, calm):
     chance, wrong = random.Random(seed), []
     sweep = lab.sweep()
     for _ in range(TRIES):

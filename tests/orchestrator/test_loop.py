@@ -46,7 +46,7 @@ def looped(*given: Job | Pause, most: int = 2, **more: Any) -> tuple[Loop, Given
     return Loop(source, events.append, most, **more), source, events
 
 
-def test_loop_is_done_once_every_job_ended() -> None:
+def test_a_loop_is_done_when_every_job_has_ended() -> None:
     loop, source, _ = looped(one := job(), two := job("two"))
     assert [loop.next(), loop.next(), loop.next()] == [one, two, Pause.WAIT]
     loop.take(two, DONE)
@@ -92,7 +92,7 @@ def test_machine_fault_is_tried_again_elsewhere() -> None:
     assert loop.next() is Pause.DONE
 
 
-def test_what_is_tried_again_comes_before_new_jobs() -> None:
+def test_a_retried_job_comes_before_new_jobs() -> None:
     loop, _, _ = looped(first := job(), job("two"))
     loop.next()
     loop.take(first, failed(FaultKind.MACHINE))
@@ -136,7 +136,7 @@ def test_known_outcomes_need_no_worker() -> None:
     assert len(events) == 2
 
 
-def test_known_outcomes_do_not_hold_up_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_outcomes_do_not_delay_running_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     clock = SimpleNamespace(monotonic=lambda: 0.3 * next(ticks))
     monkeypatch.setattr(loop_module, "time", clock)
@@ -195,7 +195,7 @@ def test_only_machine_is_not_left_out() -> None:
     assert loop.machines.left_out() == frozenset()
 
 
-def test_sweep_whose_first_trials_fail_alike_stops() -> None:
+def test_a_sweep_stops_if_its_first_trials_fail_in_the_same_way() -> None:
     jobs = [job(str(number)) for number in range(8)]
     loop, source, _ = looped(*jobs)
     reasons = ["ValueError: row 1", "ValueError: row 22", "KeyError: a", "", "ValueError: row 3"]

@@ -21,7 +21,7 @@ def keys(kind: str) -> Counter[str]:
 @pytest.mark.full
 @one_process()
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda path: path.name)
-def test_a_storage_of_an_earlier_release_goes_on(storage, tmp_path, monkeypatch):
+def test_a_sweep_in_a_storage_of_an_earlier_release_is_resumed(storage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with tarfile.open(storage) as archive:
         archive.extractall(filter="data")

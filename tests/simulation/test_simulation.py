@@ -76,7 +76,7 @@ def test_seed_replays_its_run(run: Callable[..., Outcome]) -> None:
     assert (one.events, one.seconds) == (again.events, again.seconds)
 
 
-def test_what_is_computed_once_is_as_computed_anew(run, monkeypatch):
+def test_values_computed_once_equal_values_computed_again(run, monkeypatch):
     once = run(1).events
     monkeypatch.setattr(state_module, "StudySearch", StudySearch)
     monkeypatch.setattr(TrialMaker, "make", suggested._make)

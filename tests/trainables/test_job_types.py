@@ -48,7 +48,7 @@ def test_share_of_a_gpu_that_is_too_small_becomes_a_whole_one_once():
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
 @pytest.mark.parametrize("kind", [FaultKind.MEMORY, FaultKind.CONFIGURATION])
-def test_other_faults_stand(gpus, kind):
+def test_faults_of_memory_or_configuration_are_not_retried(gpus, kind):
     assert next_attempt(job(gpus=gpus), failed(kind), 3) is None
     assert next_attempt(job(), Report(status=Status.FINISHED), 3) is None
 
@@ -62,6 +62,6 @@ def test_lost_job_keeps_its_cost_and_is_the_machines_fault():
 
 
 @pytest.mark.parametrize("status", Status)
-def test_some_statuses_are_ends(status):
+def test_finished_pruned_and_failed_reports_have_ended(status):
     ends = {Status.FINISHED, Status.PRUNED, Status.FAILED}
     assert Report(status=status).ended == (status in ends)

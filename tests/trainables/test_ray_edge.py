@@ -27,7 +27,7 @@ def edge(place: Place, **changes: Any) -> Edge:
     return Edge({"job": place.job(**changes), "storage": str(place.root)})
 
 
-def test_results_hold_report_and_what_tune_looks_at(place):
+def test_results_have_the_report_and_the_fields_that_tune_reads(place):
     trial = edge(place)
     found = [trial.train() for _ in EPOCHS]
     assert [result["epoch"] for result in found] == EPOCHS

@@ -69,7 +69,7 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
     ]
 
 
-def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
+def test_doctor_prints_a_remedy_with_each_failure(calsweep, no_ray, empty_folder):
     (empty_folder / "file").write_text("")
     code, out, _ = calsweep("doctor", "--storage", "file/deep", "--tracking-uri", "./mlruns")
     found = findings(out)
@@ -108,9 +108,7 @@ def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     assert re.search(r"(CUDA|NVIDIA).* -> hide it with CUDA_VISIBLE_DEVICES", found["GPU 0"][1])
 
 
-def test_whether_gpus_are_shared_is_asked_where_nvidia_starts_a_server_if_none_is_named(
-    monkeypatch, tmp_path
-):
+def test_doctor_checks_the_usual_folder_of_mps_if_no_folder_is_set(monkeypatch, tmp_path):
     usual, real = Path("/tmp/nvidia-mps/control"), Path.exists
     (tmp_path / "control").touch()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -132,7 +130,7 @@ def test_a_device_that_does_a_training_step_tells_its_loss(monkeypatch, capsys):
     assert 1.0 < float(capsys.readouterr().out) < 5.0
 
 
-def test_a_device_that_never_answers(monkeypatch):
+def test_doctor_reports_a_device_that_never_answers(monkeypatch):
     monkeypatch.setattr(_doctor, "STEP_SECONDS", 0.01)
     assert _doctor._step("cpu") == "did no training step within 0.01 seconds"
 
@@ -183,7 +181,7 @@ def test_a_login_that_is_refused(calsweep, no_ray, monkeypatch, fault, expected)
     assert (code, findings(out)["tracking"]) == (1, ("FAIL", expected))
 
 
-def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(calsweep, no_ray, empty_folder):
+def test_doctor_checks_a_missing_storage_folder_without_creating_it(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--storage", "deep/er")
     assert findings(out)["storage"][1].startswith(f"{empty_folder / 'deep' / 'er'} is writable, ")
     assert (code, list(empty_folder.iterdir())) == (0, [])
@@ -208,7 +206,7 @@ def test_ray_that_does_not_start(calsweep, monkeypatch):
     assert text == f"{told} -> free memory and /dev/shm, then try again"
 
 
-def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
+def test_doctor_accepts_a_missing_data_set(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--data-root", "nowhere", "--json")
     (told,) = [each for each in json.loads(out) if each["subject"] == "dataset cifar10"]
     assert (code, told["mark"]) == (0, "info")
@@ -216,7 +214,9 @@ def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
     assert not (empty_folder / "nowhere").exists()
 
 
-def test_machine_is_taken_back_in_once_all_is_well(calsweep, no_ray, tmp_path, monkeypatch):
+def test_doctor_readmits_an_excluded_machine_that_passes_all_checks(
+    calsweep, no_ray, tmp_path, monkeypatch
+):
     storage, here = Storage(tmp_path), os.uname().nodename
     storage.leave_machine_out(here, "OSError: x")
     monkeypatch.setattr(_doctor, "_gpus", lambda: _doctor.Finding("GPUs", "bad", "mend it"))

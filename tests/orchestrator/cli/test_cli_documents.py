@@ -63,7 +63,7 @@ DOCUMENTS = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("fault", DOCUMENTS)
-def test_a_document_gets_one_line_at_once(calsweep, empty_folder, fault):
+def test_a_malformed_document_gets_one_line_without_long_parsing(calsweep, empty_folder, fault):
     content, expected = DOCUMENTS[fault]
     path = empty_folder / "bad.yaml"
     path.write_bytes(content.encode())

@@ -59,12 +59,12 @@ def test_fields_that_become_json_are_documented():
     assert documented("best")[1] == {*BestConfig.__dataclass_fields__} - {"note"}
 
 
-def test_a_table_has_json_once(calsweep, stored):
+def test_a_table_refuses_json_together_with_another_format(calsweep, stored):
     told = "--json and --format exclude each other: --json is a format"
     assert told in calsweep("table", "old", "--json", "--format", "csv").err
 
 
-def test_a_night_is_told_as_its_verdict(calsweep, empty_folder, monkeypatch):
+def test_nightly_run_prints_the_verdict_as_json(calsweep, empty_folder, monkeypatch):
     from orchestrator import nightly
 
     cell = nightly.CellKey("ce", "t", "ece")

@@ -48,7 +48,7 @@ ROWS = ("/sweeps/old/studies/0/rows", "/sweeps/old/tasks/0/rows/1")
 
 
 @pytest.mark.full
-def test_what_computes_nothing_imports_no_slow_library(empty_folder, finished) -> None:
+def test_commands_that_compute_nothing_import_no_slow_library(empty_folder, finished) -> None:
     Storage("store").sweep("old").spec_file.write_text("tracking: {uri: null}")
     sync(finished.path, f"sqlite:///{place_database(Path('store'))}/mlflow.db", Path("store/files"))
     rows = {"log_probs": torch.eye(3).log_softmax(1), "labels": torch.arange(3)}

@@ -73,7 +73,7 @@ def assert_refused(answer):
 
 
 @pytest.mark.parametrize("option", ["s3://bucket/x", "s3://x", "~nouser/x", "x" * 300])
-def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, files, option):
+def test_commands_refuse_an_output_that_is_no_path(calsweep, empty_folder, files, option):
     commands = (
         [
             "logits",
@@ -141,7 +141,7 @@ def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
     assert all(line.isprintable() for line in out.split("\n"))
 
 
-def test_a_description_of_wrong_values_is_no_calibrator(calsweep, empty_folder, files):
+def test_a_calibrator_file_with_wrong_values_is_refused(calsweep, empty_folder, files):
     good = [
         "logits",
         "calibrate",
@@ -165,7 +165,7 @@ def test_a_description_of_wrong_values_is_no_calibrator(calsweep, empty_folder, 
             assert code == 0 or (code == 2 and out == "" and err.count("\n") == 1), (key, value)
 
 
-def test_consoles_take_no_markup_and_no_codes(capsys):
+def test_consoles_print_markup_and_terminal_codes_as_text(capsys):
     from rich.table import Table
 
     from orchestrator.cli._console import complain, echo, output

@@ -115,7 +115,7 @@ def test_the_last_of_all_days_has_no_day_after_it(asked, calsweep):
         assert f"--since '{day}' is not a date; use 2026-05-01" in err
 
 
-def test_a_moment_is_taken_as_it_is(asked, monkeypatch):
+def test_a_moment_without_a_zone_is_in_local_time(asked, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -201,7 +201,7 @@ def test_ranks(asked, sweeps, empty_folder):
         ("running.arena.run_arena", "_arena", "logits arena night.yaml", ["done"], "fitting"),
     ],
 )
-def test_what_takes_long_shows_its_progress(
+def test_long_commands_show_their_progress(
     asked, monkeypatch, empty_folder, work, module, command, names, text
 ):
     (empty_folder / "night.yaml").write_text(SWEEP)

@@ -566,7 +566,7 @@ LACKING = [
 
 
 @pytest.mark.parametrize(("name", "needed", "option"), LACKING)
-def test_option_that_needs_another_is_refused_without_it(name, needed, option, stage):
+def test_an_option_that_needs_another_option_is_refused_alone(name, needed, option, stage):
     (given,) = [each for each in options(COMMANDS[name]) if each.opts[0] == option]
     scene = SCENES[name]
     assert is_refusal(stage.effects(scene, name, [value(given, scene)]), option, needed)

@@ -53,7 +53,7 @@ def test_the_demo_has_24_rows_and_far_fewer_trainings_than_trials(calsweep, empt
     assert list(empty_folder.iterdir()) == []
 
 
-def test_every_row_says_what_it_searches_and_builds_on(calsweep):
+def test_each_row_of_a_plan_has_its_searched_parameters_and_its_upstream_recipe(calsweep):
     rows, _ = table_rows(calsweep("plan", DEMO).out)
     by_recipe = {row[1]: row for row in rows}
     task = "digits-noisy/convnet/digits-32"
@@ -75,7 +75,7 @@ def test_dry_run_is_the_plan(calsweep):
     assert calsweep("run", "--dry-run", DEMO).out == expected
 
 
-def test_studies_that_are_no_rows_stand_in_brackets(calsweep, small):
+def test_a_plan_puts_studies_that_are_not_rows_into_brackets(calsweep, small):
     small.write_text(SMALL.replace("[mbls, mbls+ts]", "[mbls+macal+ts]"))
     rows, below = table_rows(calsweep("plan", small).out)
     assert [row[1] for row in rows] == ["(ce)", "(mbls)", "(mbls+macal)", "mbls+macal+ts"]
@@ -139,7 +139,7 @@ def test_a_plan_refuses_the_data_that_a_run_refuses(calsweep, own, empty_folder,
     assert calsweep("run", "--quiet", path) == planned
 
 
-def test_a_plan_tells_what_a_run_would_download(calsweep, own, empty_folder):
+def test_a_plan_lists_the_downloads_of_a_run(calsweep, own, empty_folder):
     path = own(dataset="cifar10-lt:50", suites="[ood-svhn, cifar10-c]")
     code, out, _ = calsweep("plan", path)
     assert code == 0
@@ -153,7 +153,7 @@ def test_a_plan_tells_what_a_run_would_download(calsweep, own, empty_folder):
 
 
 @pytest.mark.parametrize("dataset", ["tiny-imagenet", "cub200"])
-def test_a_plan_tells_what_people_have_to_fetch(calsweep, own, dataset):
+def test_a_plan_lists_data_sets_that_users_must_download_themselves(calsweep, own, dataset):
     path = own(dataset=dataset)
     code, out, _ = calsweep("plan", path)
     assert code == 0
@@ -187,7 +187,7 @@ def test_a_plan_looks_into_the_storage_that_is_named(calsweep, empty_folder, mon
     assert [Path(spec.storage).name for spec in seen] == ["other", "calsweep-storage"]
 
 
-def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
+def test_plan_needs_no_source_of_stored_data(calsweep, own, empty_folder):
     from orchestrator.running.data import prepare_data
     from orchestrator.sweep.spec import load_sweep
 
@@ -198,7 +198,7 @@ def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
     assert "images does not exist" in calsweep("plan", path).err
 
 
-def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
+def test_a_plan_for_a_cluster_counts_the_trials_that_run_at_once(calsweep, small):
     alone = calsweep("plan", small).out.splitlines()
     there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "1").out.splitlines()
     expected = "on 2 nodes, at most at once: train 2, calibrate 1; no estimate of the time"
@@ -223,7 +223,7 @@ def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
         ),
     ],
 )
-def test_a_plan_refuses_what_no_node_can_hold(calsweep, small, options, message):
+def test_a_plan_refuses_trials_that_fit_on_no_node(calsweep, small, options, message):
     small.write_text(f"{SMALL}resources: {{train: {{cpu: 8, gpu: 4}}}}\n")
     code, out, err = calsweep("plan", small, *options)
     assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)

@@ -143,14 +143,14 @@ def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):
     assert (code, err, len(checked)) == (0, "", 7)
 
 
-def test_a_suite_that_measures_otherwise_each_time_is_told(calsweep, empty_folder):
+def test_doctor_rejects_a_suite_whose_figures_differ_each_time(calsweep, empty_folder):
     (empty_folder / "mine.py").write_text(SUITE.replace("SPOILT", ", 'x': np.random.rand()"))
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     (told,) = re.findall(r"^failed +suite my-dark: .*\n +(.*)", out, re.M)
     assert (code, told) == (1, "the figures differ")
 
 
-def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_folder):
+def test_doctor_cannot_check_a_suite_that_refuses_the_digits(calsweep, empty_folder):
     refusing = SUITE.replace("self.form(info)", "raise InputError('they are too small')")
     (empty_folder / "mine.py").write_text(refusing.replace("SPOILT", ""))
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
@@ -159,7 +159,7 @@ def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_fol
     assert "ok      suite my-dark" not in out
 
 
-def test_a_part_without_a_check_is_told(calsweep, empty_folder):
+def test_doctor_lists_a_tracker_that_cannot_be_checked(calsweep, empty_folder):
     imports = "from calsweep import TRACKERS\nfrom orchestrator.tracking.folder import *\n"
     lab = "@TRACKERS.register('lab')\nclass Lab(FolderTracker): 0"
     (empty_folder / "mine.py").write_text(f"{imports}{lab}")
@@ -212,7 +212,9 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
         ("self.q", "0.7", "Each searched parameter has an effect"),
     ],
 )
-def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken):
+def test_doctor_prints_the_rules_that_a_loss_of_a_plugin_breaks(
+    calsweep, empty_folder, before, after, broken
+):
     text = (EXAMPLE / "gce.py").read_text().replace(before, after)
     (empty_folder / "mine.py").write_text(text)
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
@@ -223,7 +225,7 @@ def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken)
     assert any(broken in line for line in failed) or not (broken or failed)
 
 
-def test_an_error_is_told_once_with_its_line(calsweep, empty_folder):
+def test_doctor_prints_an_error_of_a_plugin_once_with_its_line(calsweep, empty_folder):
     text = (EXAMPLE / "gce.py").read_text().replace("log_prob = -F", "1 / 0\n        log_prob = -F")
     (empty_folder / "mine.py").write_text(text)
     line = text[: text.index("1 / 0")].count("\n") + 1
@@ -243,7 +245,7 @@ def test_a_range_that_holds_cross_entropy_is_noted(calsweep, empty_folder):
     assert "        with q=0.0009 it is plain cross-entropy or a multiple of it, which a" in out
 
 
-def test_a_sweep_of_the_plugins_name_is_no_search_space(calsweep, empty_folder):
+def test_a_sweep_file_named_like_the_plugin_is_not_read_as_a_search_space(calsweep, empty_folder):
     (empty_folder / "spy.py").write_text((EXAMPLE / "gce.py").read_text())
     task = "{dataset: digits, model: convnet, protocol: digits}"
     sweep = f"name: x\nplugins: [./spy.py]\ntasks: [{task}]\nrecipes: [gce]\n"
@@ -291,7 +293,7 @@ def test_logits_are_calibrated_by_a_plugin(calsweep, empty_folder):
         assert (code, "'floored'" in err) == (2, True)
 
 
-def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
+def test_doctor_rejects_a_calibrator_without_log_probabilities(calsweep, empty_folder):
     text = (EXAMPLE / "floored.py").read_text().replace("math.log1p(-self.floor)", "0.5")
     (empty_folder / "mine.py").write_text(text)
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")

@@ -178,7 +178,7 @@ def test_a_reproduction_is_a_table_and_a_verdict(
     ("epochs", "told"),
     [(1, [1]), (5, [1, 2, 3, 4, 5]), (20, [1, *range(2, 21, 2)]), (25, [1, *range(2, 25, 2), 25])],
 )
-def test_progress_is_told_now_and_then(capsys, epochs, told):
+def test_reproduce_prints_at_most_about_ten_epochs(capsys, epochs, told):
     show = _reproduce._shown(Console())
     for epoch in range(1, epochs + 1):
         show("train", epoch, epochs)
@@ -260,12 +260,12 @@ def test_an_interrupted_sweep_says_how_to_go_on(capsys, outcome, address, monkey
     assert not SweepFolder.of(stopped.spec).table("md").exists()
 
 
-def test_a_place_elsewhere_is_told_in_full(empty_folder):
+def test_a_path_outside_the_working_folder_is_printed_in_full(empty_folder):
     assert _relative(empty_folder / "a" / "b") == "a/b"
     assert _relative(empty_folder.parent / "c") == str(empty_folder.parent / "c")
 
 
-def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
+def test_an_undelivered_sweep_prints_the_sync_command(capsys, outcome):
     show_outcome(replace(outcome, tracked=False))
     assert capsys.readouterr().out.splitlines()[-1] == (
         "not everything has reached http://host:5000; deliver the rest with: "

@@ -116,7 +116,7 @@ def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
     assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 7.0
 
 
-def test_several_that_are_asked_for_are_a_list_even_of_one(ask, empty_folder):
+def test_best_with_top_2_returns_a_list_even_of_one_trial(ask, empty_folder):
     words = ("best", "--task", TASK, "--recipe", "ce")
     one, several = (json.loads(ask(*words, "--json", "--top", top).out) for top in (1, 2))
     assert several == [one]
@@ -144,14 +144,14 @@ def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out, told):
         ("--recipe", "fl", f"recipe 'fl' for '{TASK}'", "ce, mbls"),
     ],
 )
-def test_best_lists_what_there_is(ask, store, option, value, what, listing):
+def test_best_lists_the_known_names_if_one_is_unknown(ask, store, option, value, what, listing):
     options = {"--task": TASK, "--recipe": "mbls", option: value}
     told = f"calsweep: no {what} on {store}; there are: {listing}\n"
     assert ask("best", *chain(*options.items())) == (2, "", told)
 
 
 @pytest.mark.full
-def test_best_of_no_sweep_lists_those_there_are(calsweep, journal, database, writer):
+def test_best_of_an_unknown_sweep_lists_the_known_sweeps(calsweep, journal, database, writer):
     deliver(journal, database)
     code, out, err = calsweep("best", "nope", "--tracking-uri", database)
     assert (code, out) == (2, "")
@@ -175,7 +175,7 @@ def test_the_table_has_every_recipe(ask):
         (["--metrics", ""], "metrics: expected at least one, each once, got none"),
     ],
 )
-def test_the_table_refuses_what_it_does_not_know(ask, arguments, expected):
+def test_the_table_refuses_unknown_arguments(ask, arguments, expected):
     code, out, err = ask("table", *arguments)
     assert (code, out, err) == (2, "", f"calsweep: {expected}\n")
 
@@ -190,7 +190,7 @@ def stored(journal, writer, empty_folder):
     return folder
 
 
-def test_sync_delivers_once(calsweep, stored, writer, database, snapshot):
+def test_sync_delivers_each_event_once(calsweep, stored, writer, database, snapshot):
     store = database
     first = calsweep("storage", "sync", stored, "--tracking-uri", store)
     delivered = snapshot(store, writer.sweep)
@@ -230,7 +230,7 @@ def test_sync_brings_no_tables_of_a_sweep_that_has_not_ended(calsweep, stored, w
 
 
 @pytest.mark.parametrize("lost", ["sweep.yaml", "journal.jsonl"])
-def test_sync_needs_the_journal_and_the_sweep_beside_it(calsweep, stored, store, lost):
+def test_sync_needs_the_journal_and_the_sweep_file(calsweep, stored, store, lost):
     (stored / lost).unlink()
     code, _, err = calsweep("storage", "sync", stored, "--tracking-uri", store)
     told = "is not a sweep's journal; use STORAGE/sweeps/NAME/journal.jsonl"

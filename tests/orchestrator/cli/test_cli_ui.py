@@ -13,7 +13,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
 
 
 @pytest.mark.slow
-def test_it_serves_on_the_loopback_until_it_is_interrupted(journal_writer, empty_folder) -> None:
+def test_ui_serves_on_the_loopback_until_an_interrupt(journal_writer, empty_folder) -> None:
     journal_writer(empty_folder / "calsweep-storage/sweeps/one", "one").start()
     command = [sys.executable, "-m", "calsweep", "ui"]
     process = subprocess.Popen(

@@ -108,9 +108,7 @@ def running(far: SweepFolder) -> SweepStatus:
 
 
 @pytest.mark.slow
-def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
-    calsweep, empty_folder
-):
+def test_a_sweep_is_paused_and_stopped_from_another_process(calsweep, empty_folder):
     far = Storage("store").sweep("far")
     far.path.mkdir(parents=True)
     far.set_control("pause")

@@ -34,7 +34,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_token_is_its_owners_alone(token: Path) -> None:
+def test_a_token_that_others_can_read_is_a_fault(token: Path) -> None:
     assert token_fault() == ""
     token.chmod(0o644)
     assert token_fault() == f"other users can read the token in {token}: chmod 600 {token}"
@@ -116,7 +116,7 @@ def test_ray_listens_on_the_loopback_alone(tmp_path, monkeypatch, imported):
     assert [logging.getLogger(name).level for name in loggers] == [logging.ERROR, logging.CRITICAL]
 
 
-def test_what_signals_this_programs_group_reaches_none_of_rays_processes(monkeypatch):
+def test_signals_to_the_process_group_of_the_program_do_not_reach_ray(monkeypatch):
     def init(**options: Any) -> None:
         with services.ConsolePopen(["sleep", "60"]) as child:
             groups.append(os.getpgid(child.pid))
@@ -146,7 +146,9 @@ SLOW = "The current node timed out during startup. This could happen because\n..
         ("auto", [SLOW], ["auto"], "no Ray cluster answers at 'auto'"),
     ],
 )
-def test_a_slow_ray_is_started_once_more(token, monkeypatch, address, errors, tried, complaint):
+def test_a_slow_start_of_ray_is_repeated_once(
+    token, monkeypatch, address, errors, tried, complaint
+):
     asked: list[str] = []
 
     def init(**options: Any) -> None:
@@ -207,7 +209,9 @@ def test_a_signal_while_ray_is_imported_interrupts_when_it_is_whole(number, tmp_
     assert done.stdout.split() == ["whole", "interrupted"], done.stderr
 
 
-def test_a_signal_while_ray_starts_interrupts_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_during_the_start_of_ray_interrupts_after_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ray answers SIGTERM by an exception, which is lost where it comes while a process forks."""
 
     def init(**options: Any) -> None:

@@ -94,7 +94,7 @@ def test_a_second_signal_waits_for_nothing(second: signal.Signals) -> None:
     assert interrupted(search)
 
 
-def test_before_tune_has_begun_it_ends_at_once() -> None:
+def test_a_signal_before_tune_starts_ends_the_search_at_once() -> None:
     def search() -> None:
         signal.raise_signal(signal.SIGTERM)
         pytest.fail("it went on")
@@ -156,7 +156,7 @@ class Fleeting:
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_interrupt_in_a_callback_comes_again(seconds, capsys):
+def test_an_interrupt_lost_in_a_callback_is_raised_again(seconds, capsys):
     def work() -> None:
         with interrupt_on_sigterm():
             Fleeting()

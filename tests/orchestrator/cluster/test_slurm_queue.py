@@ -141,7 +141,7 @@ def test_job_that_squeue_no_longer_lists(night, tmp_path, monkeypatch, sacct, le
 
 @pytest.mark.parametrize(("left", "state"), [("", "waiting"), ("7 2\n", "failed")])
 @pytest.mark.parametrize("hangs", [False, True])
-def test_commands_answer_where_squeue_does_not(
+def test_commands_answer_although_squeue_hangs_or_is_missing(
     night: SweepFolder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -90,7 +90,9 @@ def test_the_sweep_file_travels_with_the_job(client, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 1)]
 )
-def test_its_output_is_followed_to_its_end(client, tmp_path, capsys, monkeypatch, ends, code):
+def test_submit_wait_prints_the_output_of_the_job_to_the_end(
+    client, tmp_path, capsys, monkeypatch, ends, code
+):
     monkeypatch.setattr(Client, "ends", ends)
     assert main(["submit", sweep(tmp_path), "--wait"]) == code
     out = capsys.readouterr().out

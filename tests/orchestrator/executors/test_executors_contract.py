@@ -126,7 +126,7 @@ def test_sealed_workers_reach_no_test_data_those_after_them_do(served: Served) -
     assert served.opened.ends["0"].status == Status.FINISHED
 
 
-def test_what_a_configuration_is_to_blame_for_is_final(served: Served) -> None:
+def test_a_fault_of_a_configuration_is_final(served: Served) -> None:
     fault = served.opened.ends[GONE].fault
     assert fault is not None
     assert (fault.kind, "gone" in fault.reason) == (FaultKind.CONFIGURATION, True)

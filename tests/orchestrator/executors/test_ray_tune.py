@@ -216,7 +216,7 @@ def test_further_seeds_and_broken_trials_run_on() -> None:
     assert decide(schedulers, broken, 1, 0.9) == STOP
 
 
-def test_end_of_a_trial_counts_for_those_after_it() -> None:
+def test_the_last_report_of_a_trial_counts_for_later_trials() -> None:
     """Tune hands over the last report where it ends a trial, not before."""
     schedulers = GroupSchedulers()
     ended, weak = trial_of("a", 0), trial_of("a", 1)
@@ -297,7 +297,7 @@ def test_tune_is_given_the_settings(tmp_path, monkeypatch, asha):
         ([(1, 0.5), (1, 0.25), (1, 1.0)], 2.0, 8),
     ],
 )
-def test_as_many_jobs_are_out_as_fit_and_twice_as_many_on_a_cluster(
+def test_as_many_jobs_are_open_as_fit_and_twice_as_many_on_a_cluster(
     monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[float, float]], gpus: float, fitting: int
 ) -> None:
     now, there, asked = [100.0], {"CPU": 8.0, "GPU": gpus}, list[None]()

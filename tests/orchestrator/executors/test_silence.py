@@ -56,7 +56,7 @@ def test_nothing_hangs_without_a_limit_or_before_its_first_sign() -> None:
     assert limited.silence.beat_seconds == 5.0
 
 
-def test_driver_that_was_stopped_blames_nobody() -> None:
+def test_a_pause_of_the_driver_does_not_make_workers_count_as_hanging() -> None:
     watched = Watched(60.0)
     watched.silence.heard("a")
     watched.now += 9000

@@ -222,7 +222,7 @@ def test_rows_to_fit_on_are_never_scored(npz, text, left):
             np.testing.assert_array_equal(found.numpy(), whole[kept])
 
 
-def test_a_file_of_two_parts_is_fitted_on_its_first_whichever_file_is_judged(tmp_path, npz):
+def test_calibrators_are_fitted_on_the_first_part_of_a_file_with_two_parts(tmp_path, npz):
     (logits, labels), (others, theirs) = draw(40, seed=1), draw(30, seed=2)
     arrays = {"logits_fit": logits, "labels_fit": labels}
     np.savez(tmp_path / "two.npz", **arrays, logits_test=others, labels_test=theirs)
@@ -235,7 +235,7 @@ def test_a_file_of_two_parts_is_fitted_on_its_first_whichever_file_is_judged(tmp
     assert len(plan_task(two, None, file).fit) == 400
 
 
-def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
+def test_plan_task_refuses_to_fit_on_all_rows_or_on_rows_and_a_file(tmp_path, npz):
     file = read_logits(npz)
     told = r"^rows 0:400: expected a part of the 400 rows, got all; the other rows are scored$"
     with pytest.raises(InputError, match=told):
@@ -457,7 +457,7 @@ def test_a_table_that_cannot_be_written_is_one_line(tmp_path, npz, capsys, name)
     assert "Traceback" not in told
 
 
-def test_a_full_disk_leaves_what_was_mapped_before(tmp_path):
+def test_a_full_disk_leaves_the_earlier_mapped_file(tmp_path):
     path = tmp_path / "mapped.npz"
     save_log_probs(path, torch.zeros(3, 2), torch.zeros(3).long())
     before = path.read_bytes()
@@ -527,7 +527,7 @@ def test_from_python_the_defaults_are_those_of_the_command():
     assert ours["bins"].default == theirs["bins"].default
 
 
-def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypatch):
+def test_only_long_calibrations_show_progress(npz, monkeypatch):
     task = plan_task(read_logits(npz), "0:200")
     shown = [io.StringIO(), io.StringIO()]
     monkeypatch.setattr("orchestrator.logits.progress.PATIENCE", 600.0)

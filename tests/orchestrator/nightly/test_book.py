@@ -36,7 +36,7 @@ def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path):
     assert book.begin("2026-12-09", 0.0, {}).facts["number"] == 12
 
 
-def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path):
+def test_a_night_that_starts_over_keeps_only_its_number(tmp_path):
     book = Book(tmp_path)
     night = book.begin("2026-11-21", 1.0, {"torch": "1"})
     book.begin("2026-11-22", 2.0, {})
@@ -69,7 +69,7 @@ def test_a_night_is_unfinished_from_its_beginning_to_its_verdict(tmp_path):
 
 
 @pytest.mark.parametrize(("keep", "shrunk"), [(2, [0, 1]), (1, [0, 1, 3]), (5, [])])
-def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(tmp_path, keep, shrunk):
+def test_older_nights_lose_their_artifacts_once_they_are_delivered(tmp_path, keep, shrunk):
     book = Book(tmp_path)
     nights = [book.begin(f"2026-11-{day}", 0.0, {}) for day in range(21, 26)]
     for number, night in enumerate(nights):
@@ -87,7 +87,7 @@ def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(tmp_path, ke
     assert all((night.folder / "kept/deep").exists() and night.facts for night in nights)
 
 
-def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path):
+def test_accepted_changes_are_stored_and_the_latest_one_counts(tmp_path):
     book, pair, why = Book(tmp_path / "new"), CellKey(*ECE.pair), "a\u2028b\x85c \u00e9"
     assert book.restarts() == {}
     for cell, night in ((ECE, "2026-11-23"), (pair, "2026-11-24"), (ECE, "2026-11-21")):
@@ -164,7 +164,7 @@ def test_a_number_that_json_does_not_know_is_not_written(tmp_path):
     assert night.facts["started"] == 1.0
 
 
-def test_what_is_written_or_accepted_is_kept_by_the_disk(tmp_path, monkeypatch):
+def test_records_and_acceptances_are_synced_to_the_disk(tmp_path, monkeypatch):
     synced: dict[int, int] = {}
 
     def fsync(file: int) -> None:
@@ -217,7 +217,7 @@ with Book(Path(sys.argv[1])).held():
 """
 
 
-def test_nobody_owns_a_folder_after_the_block(tmp_path):
+def test_the_owner_file_is_removed_after_the_block(tmp_path):
     folder = tmp_path / "deep"
     with Book(folder).held() as gone:
         assert (gone, (folder / "owner").exists()) == ("", True)
@@ -227,7 +227,7 @@ def test_nobody_owns_a_folder_after_the_block(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["run.lock"]
 
 
-def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
+def test_a_second_run_is_refused_with_the_holder_of_the_lock(tmp_path):
     holder = f"process {os.getpid()} on {os.uname().nodename}"
     with Book(tmp_path).held():
         for named in (holder, "another process"):  # Which has not said yet who it is.
@@ -239,7 +239,7 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
 
 
 @pytest.mark.full
-def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path):
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path):
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

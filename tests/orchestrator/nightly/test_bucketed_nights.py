@@ -79,7 +79,7 @@ def test_a_night_computes_on_one_machine(benchmark, told_sweep):
         run_night(benchmark, FIRST)
 
 
-def test_one_machine_at_a_time(benchmark, told_sweep, on):
+def test_a_second_machine_is_refused_while_a_night_runs(benchmark, told_sweep, on):
     refused = []
 
     def another(spec: SweepSpec) -> None:
@@ -95,7 +95,7 @@ def test_one_machine_at_a_time(benchmark, told_sweep, on):
     assert told_sweep.runs == [f"told-{FIRST}"]
 
 
-def test_a_night_that_broke_off_elsewhere_is_computed_anew(benchmark, told_sweep, on):
+def test_a_night_interrupted_on_another_machine_is_computed_again(benchmark, told_sweep, on):
     told_sweep.break_off(benchmark, FIRST)
     on("two")
     run_night(benchmark, SECOND)
@@ -105,7 +105,7 @@ def test_a_night_that_broke_off_elsewhere_is_computed_anew(benchmark, told_sweep
 
 
 @pytest.mark.full
-def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
+def test_the_next_night_uploads_files_that_did_not_reach_the_bucket(
     benchmark, told_sweep, weather, on, monkeypatch, caplog
 ):
     with monkeypatch.context() as patch:
@@ -141,9 +141,7 @@ def test_changes_that_are_accepted_at_once_are_all_kept(benchmark, weather, on):
 
 
 @pytest.mark.full
-def test_a_verdict_that_comes_late_leaves_that_of_another_machine(
-    benchmark, told_sweep, on, caplog
-):
+def test_a_late_verdict_does_not_replace_that_of_another_machine(benchmark, told_sweep, on, caplog):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache.Cache, "keep", lambda *_: None)  # As if the process had died before.
         run_night(benchmark, FIRST)

@@ -117,7 +117,7 @@ def test_a_tag_names_as_many_alarms_as_a_server_takes(make_benchmark, world):
     assert world.sent == [], "the server was asked about a sweep of which no journal is left"
 
 
-def test_a_server_that_is_away_is_asked_once_a_start(make_benchmark, world):
+def test_an_unavailable_server_is_asked_once_per_start(make_benchmark, world):
     benchmark = make_benchmark()
     nights = [judged(benchmark, day) for day in (0, 1)]
     world.away = True
@@ -189,7 +189,9 @@ def test_the_latest_summary_is_of_the_night_that_ran_last_whatever_it_is_called(
         ("always", ("ok",), True),
     ],
 )
-def test_people_hear_all_of_what_they_asked_for_once(make_benchmark, world, when, verdict, told):
+def test_a_night_is_reported_once_in_every_requested_way(
+    make_benchmark, world, when, verdict, told
+):
     benchmark = make_benchmark(report={**WAYS, "when": when})
     night = judged(benchmark, 0, *verdict)
     title = {"regression": "something got worse: it failed; 1 more finding", "ok": "as before"}.get(
@@ -223,7 +225,7 @@ def test_a_way_that_failed_is_tried_again_by_the_next_start_alone(make_benchmark
     assert world.took("webhook", "mail") == []
 
 
-def test_a_way_that_is_asked_for_later_tells_of_later_nights_alone(make_benchmark, world):
+def test_a_report_added_later_is_sent_only_for_later_nights(make_benchmark, world):
     benchmark = make_benchmark()
     night = judged(benchmark, 0, *RAISED)
     assert publisher(benchmark).publish(night) == []
@@ -250,7 +252,7 @@ def test_a_summary_that_cannot_be_written_waits_for_the_next_start(make_benchmar
     assert world.took("webhook") == []
 
 
-def test_a_night_that_could_not_run_is_told_and_written(
+def test_a_night_that_could_not_run_is_reported_and_written(
     make_benchmark, world, tmp_path, monkeypatch
 ):
     benchmark = make_benchmark(report={**WAYS, "html": str(tmp_path / "out" / "x.html")})
@@ -276,7 +278,7 @@ def test_a_night_that_could_not_run_is_told_and_written(
     assert len(world.took("webhook", "mail")) == 2
 
 
-def test_an_error_that_nobody_foresaw_is_named_in_one_line_and_stops_nothing_else(
+def test_an_unexpected_error_of_one_report_gets_one_line_and_stops_no_other_report(
     make_benchmark, world, monkeypatch
 ):
     def fail(*_: Any) -> None:

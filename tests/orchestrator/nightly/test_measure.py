@@ -109,7 +109,7 @@ def test_costs_that_nobody_knows_are_left_out(make_benchmark, told, tmp_path):
     assert artifacts_with_costs(told.ledger()) == {"of d|ce 0"}
 
 
-def test_what_lacks_a_seed_has_failed_with_the_reason(make_benchmark, told, tmp_path):
+def test_a_recipe_without_a_seed_has_failed_with_the_reason(make_benchmark, told, tmp_path):
     told.study("ce", chosen=False, reason="it diverged")
     told.study("ls", chosen=False)
     for recipe, reason in (("fl", "out of memory"), ("ce+ts", "")):
@@ -131,7 +131,7 @@ def test_what_lacks_a_seed_has_failed_with_the_reason(make_benchmark, told, tmp_
     assert record.cells == {}
 
 
-def test_the_time_of_the_whole_night_stands_with_the_first_seed_that_is_asked_for(
+def test_the_time_of_the_whole_night_belongs_to_the_first_seed_of_the_table(
     make_benchmark, told, tmp_path
 ):
     search = {"trials": 1, "seed": 7}  # That seed is in no table.

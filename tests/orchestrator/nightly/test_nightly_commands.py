@@ -56,7 +56,7 @@ def command(benchmark, capsys):
     return run
 
 
-def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command, monkeypatch):
+def test_status_lists_the_last_nights_with_any_outcome(benchmark, command, monkeypatch):
     book = Book(benchmark.folder)
     both = (found(ECE, 1), found(ACC, 1))
     judged(benchmark, record(0))
@@ -217,9 +217,7 @@ def test_an_accepted_change_starts_where_it_began(benchmark, cell, options, nigh
     assert capsys.readouterr().out == f"{cell}: the series restarts on {name(night)}\n"
 
 
-def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_called(
-    benchmark, capsys
-):
+def test_an_accepted_pair_starts_on_the_first_night_that_ran_not_the_first_name(benchmark, capsys):
     for day in (4, 9, 2, 5):  # The clock was set back.
         similar = ACC._replace(task=f"{TASK}-2")
         alarms = (found(ACC, 2), found(ECE, 9), found(OTHER, 4), found(similar, 4))
@@ -322,7 +320,7 @@ def test_a_night_is_named_by_a_date(start, night, why, capsys):
     assert capsys.readouterr().err.startswith(f"calsweep: --night: {night!r} {why}")
 
 
-def test_a_start_says_what_it_came_to(benchmark, start, capsys):
+def test_nightly_run_prints_its_verdict_and_the_path_of_the_report(benchmark, start, capsys):
     night = Book(benchmark.folder).night("n")
     alarms = (found(ECE, 1), found(ACC, 2))
     verdict = Verdict("n", "regression", alarms, alarms[:1])
@@ -348,7 +346,7 @@ def test_a_start_says_what_it_came_to(benchmark, start, capsys):
         (OSError("the disk\n is full"), "OSError: the disk is full", True),
     ],
 )
-def test_a_night_that_could_not_run_is_told_unless_another_runs(
+def test_a_night_that_could_not_run_is_reported_unless_another_one_runs(
     benchmark, start, error, told, details, capsys
 ):
     benchmark.folder.mkdir(parents=True)
@@ -367,7 +365,7 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
         assert said.endswith("OSError: the disk\n is full\n")
 
 
-def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(benchmark, start, capsys):
+def test_a_failed_night_is_reported_even_if_error_txt_cannot_be_written(benchmark, start, capsys):
     runs = start(code=4, outcome=OSError("the disk is away"))
     kept = benchmark.folder / "error.txt"
     assert runs.failures == ["2026-07-02: OSError: the disk is away"]

@@ -40,7 +40,7 @@ def test_the_shipped_benchmark_is_the_one_in_the_package():
     assert all(study.trials == 1 for study in plan)
 
 
-def test_a_file_says_what_every_night_must_hold(make_benchmark):
+def test_a_nightly_file_determines_the_shape_of_every_night(make_benchmark):
     search = {"trials": 1, "seed": 7}  # That seed is in no table.
     sweep = {"recipes": ["ls", "ce", "*+ts"], "seeds": [5, 3], "search": search}
     shape = make_benchmark(sweep=sweep, metrics=["ece", "cifar10-c/acc"]).shape
@@ -60,7 +60,7 @@ def test_the_sweep_may_be_a_file_of_its_own(tmp_path):
     assert load_nightly(path).name == "told"
 
 
-def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(make_benchmark):
+def test_the_fingerprint_depends_on_the_benchmark_and_not_on_paths(make_benchmark):
     first = make_benchmark().fingerprint
     assert re.fullmatch("[0-9a-f]{12}", first)
     elsewhere = {"storage": "elsewhere", "data_root": "d", "resources": {"concurrent": 1}}
@@ -75,7 +75,7 @@ def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(mak
     assert len({*found, first}) == 5
 
 
-def test_what_a_file_leaves_out_is_the_usual(make_benchmark):
+def test_keys_missing_in_a_nightly_file_have_defaults(make_benchmark):
     benchmark = make_benchmark()
     model, report = benchmark.model, benchmark.model.report
     assert (model.history, model.keep, model.limits) == (90, 3, Limits())

@@ -72,7 +72,7 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(make_benchmark, told_s
     assert {run["status"] for run in tracked(benchmark, "once-*")} == {"FINISHED"}
 
 
-def test_a_night_that_broke_off_is_gone_on_with(make_benchmark, told_sweep, monkeypatch):
+def test_a_night_that_broke_off_is_continued(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "broken"})
     told_sweep.break_off(benchmark, FIRST)
     night = Book(benchmark.folder).night(FIRST)
@@ -126,7 +126,7 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchm
     assert len(nightlies(benchmark)) == 2
 
 
-def test_what_an_earlier_night_could_not_tell_is_said_once(make_benchmark, told_sweep):
+def test_a_report_that_an_earlier_night_could_not_send_fails_once(make_benchmark, told_sweep):
     report = {"mail": ["no-such-program"], "when": "always"}
     benchmark = make_benchmark(sweep={"name": "mute"}, report=report)
     told_sweep.break_off(benchmark, FIRST)
@@ -178,7 +178,7 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     assert night.facts.get("given_up") == (None if name == FIRST else why)
 
 
-def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, monkeypatch):
+def test_a_half_night_of_other_code_starts_over(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "anew"})
     told_sweep.break_off(benchmark, FIRST)
     folder = benchmark.sweep_folder(FIRST).path
@@ -297,7 +297,7 @@ def sized(path: Path, size: int) -> None:
     os.truncate(path, size * 2**20)
 
 
-def test_an_interrupted_night_is_gone_on_with(make_benchmark, told_sweep, capsys):
+def test_an_interrupted_night_is_continued(make_benchmark, told_sweep, capsys):
     benchmark = make_benchmark(sweep={"name": "stopped"})
     run = ["nightly", "run", str(benchmark.path), "--night", FIRST]
     told_sweep.interrupted = True

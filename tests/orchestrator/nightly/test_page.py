@@ -63,7 +63,7 @@ VERDICT = Verdict("2026-01-02", "regression", ALARMS, improvements=ALARMS[1:2], 
         ("incomplete", (3, 0, 0), f"results are missing: {FAILURE}, and 2 more figures with it"),
     ],
 )
-def test_a_headline_tells_what_matters_most(status, counts, expected):
+def test_a_headline_names_the_most_important_finding(status, counts, expected):
     alarms, suspicions, improvements = (ALARMS[:1] * count for count in counts)
     verdict = Verdict("2026-01-02", status, alarms, suspicions, improvements)
     assert headline("n", "2026-01-02", verdict) == f"nightly n, 2026-01-02: {expected}"
@@ -114,7 +114,7 @@ def test_a_summary_tells_all_of_the_last_night():
         ("wall_seconds", 0.01, "0.02 s -> 0.17 s (+773.7 %; by chance in 1 of 100"),
     ],
 )
-def test_how_much_worse_and_how_sure_is_told(metric, chance, expected):
+def test_a_finding_has_the_size_and_the_certainty_of_the_change(metric, chance, expected):
     own = {"value": 0.166, "expected": 0.019, "threshold": 0.0019, "chance": chance}
     worst = Finding(CellKey("ce", "d", metric), "soft", "nights", "is worse", **own)
     other = replace(worst, cell=CellKey("ls", "d", metric), value=0.1)
@@ -194,7 +194,7 @@ def test_the_reason_of_a_failure_is_in_the_first_column():
         ("images_per_second", 1234.5678, "1235"),
     ],
 )
-def test_a_figure_stands_in_the_unit_that_people_read(metric, value, expected):
+def test_a_figure_is_shown_in_a_readable_unit(metric, value, expected):
     assert figure(CellKey("ce", "d", metric), value) == expected
 
 

@@ -68,7 +68,7 @@ def test_texts_stay_texts_in_markdown():
     assert len(text.splitlines()) == 6
 
 
-def test_junit_writes_what_xml_cannot_hold():
+def test_junit_replaces_characters_that_xml_cannot_hold():
     nasty = replace(record(1), environment={NASTY: NASTY})
     ElementTree.fromstring(night_junit(NASTY, nasty, nasty_verdict()))
     known = "\t\n\r ~ \ud7ff\ue000\ufffd\U00010000\U0010ffff"
@@ -104,7 +104,7 @@ def mail_to(path: Path) -> list[str]:
     return [sys.executable, "-c", code, str(path), "{subject}"]
 
 
-def test_an_alarm_is_told_once_by_webhook_and_mail(make_benchmark, told_sweep, posts, tmp_path):
+def test_an_alarm_is_sent_once_by_webhook_and_mail(make_benchmark, told_sweep, posts, tmp_path):
     letters = tmp_path / "letters; touch $(oops)"
     report = {"webhook": posts[0], "mail": mail_to(letters)}
     told_sweep.failures["ce+ts"] = "it diverged"

@@ -184,6 +184,6 @@ KINDS += ("record.json", "verdict.json", "heard.json")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_nights_tell(kind, told, file_regression):
+def test_reports_of_whole_nights_equal_the_stored_texts(kind, told, file_regression):
     own = {"basename": Path(kind).stem, "extension": Path(kind).suffix}
     file_regression.check(told[kind], **own, encoding="utf-8", check_fn=assert_same)

@@ -39,7 +39,7 @@ def exported(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return out, export(storage, out)
 
 
-def test_it_answers_as_the_live_sweep_did(storage, exported, reader):
+def test_a_blackbox_gives_the_figures_of_the_live_sweep(storage, exported, reader):
     ledger = read_ledger(storage.sweep("board").journal)
     for number, study in enumerate(exported[1]["about"]["studies"]):
         live = ledger.studies[f"{study['task']}|{study['recipe']}"].searched
@@ -56,7 +56,9 @@ def _ece(logits: np.ndarray, labels: np.ndarray) -> float:
     return calibration_report(logits, labels=labels)["ece"]
 
 
-def test_figures_on_test_data_follow_from_it(storage: Storage, exported: tuple[Path, Any]) -> None:
+def test_figures_on_test_data_follow_from_the_predictions_of_a_blackbox(
+    storage: Storage, exported: tuple[Path, Any]
+) -> None:
     ledger = read_ledger(storage.sweep("board").journal)
     arrays = exported[1]
     (study,) = arrays["about"]["studies"]

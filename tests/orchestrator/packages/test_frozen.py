@@ -180,7 +180,9 @@ def test_equal_results_are_equal_bytes_and_compressed_once(files: tuple[Path, Pa
     assert {each.date_time for each in found} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_its_page_loads_nothing_and_has_no_path(file: Path, storage: Storage) -> None:
+def test_the_page_of_a_frozen_package_loads_nothing_and_has_no_path(
+    file: Path, storage: Storage
+) -> None:
     content = members(file)
     page = content["index.html"].decode()
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
@@ -188,7 +190,7 @@ def test_its_page_loads_nothing_and_has_no_path(file: Path, storage: Storage) ->
     assert not any(str(storage.folder).encode() in data for data in content.values())
 
 
-def test_it_is_verified_and_merged_as_a_package(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_frozen_package_is_verified_and_merged(files: tuple[Path, Path], tmp_path: Path) -> None:
     whole = files[1]
     found = verify(whole, CHEAP)
     assert found.problems == []
@@ -264,7 +266,7 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
         assert all(study.recipe in sweep.text for study, _ in cells)
 
 
-def test_rows_of_a_file_leave_none_of_it_in_memory(file: Path, tmp_path: Path) -> None:
+def test_reading_rows_leaves_no_page_of_the_file_in_memory(file: Path, tmp_path: Path) -> None:
     own = Path(shutil.copy(file, tmp_path))
     with opened_file(own) as packed:
         for key in packed._groups:
@@ -287,7 +289,7 @@ def test_ui_says_where_the_diagrams_of_a_file_are(file: Path) -> None:
 
 
 @pytest.mark.full
-def test_its_pages_import_no_slow_library(file: Path) -> None:
+def test_the_pages_of_a_frozen_package_import_no_slow_library(file: Path) -> None:
     here = os.environ | {"PYTHONPATH": str(PAGE.parents[1])}
     command = [sys.executable, "-c", SERVES, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, env=here)

@@ -45,7 +45,7 @@ def test_figures_follow_from_the_files_alone(site: Path) -> None:
     assert table.loc["ls+ts", "ece_mean"] == pytest.approx(np.mean(own))
 
 
-def test_it_has_no_path_of_this_machine(storage: Storage, site: Path) -> None:
+def test_a_package_has_no_path_of_this_machine(storage: Storage, site: Path) -> None:
     told = b"".join(text for name, text in content(site).items() if not name.endswith(".npz"))
     told += (site / "index.html").read_bytes()
     assert str(storage.folder).encode() not in told

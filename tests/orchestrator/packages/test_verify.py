@@ -270,7 +270,9 @@ def test_a_forged_plugin_or_figure_of_one_is_refused(plugged, tmp_path, kind, to
     assert told in " ".join(problems)
 
 
-def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_refuses_another_code_revision(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["package", "verify", str(package), "--retrain", "0", "--revision", "abc"]) == 3
     assert "computed by revision c0ffee, verified by abc" in capsys.readouterr().out
 

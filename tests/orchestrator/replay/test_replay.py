@@ -116,7 +116,7 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(live, spec):
     assert max(simulate(Table(study), spec, seed=4).distances) > 0
 
 
-def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(study, spec):
+def test_budgets_are_sorted_and_unique_for_any_order_of_trials(study, spec):
     asked = simulate(Table(study), spec, seed=3, budgets=(4, 1, 4, 8))
     assert asked == simulate(Table(study), spec, seed=3, budgets=(1, 4))
     turned = Table(replace(study, trials=study.trials[::-1]))
@@ -139,7 +139,7 @@ def test_a_search_begins_at_the_sweeps_seed_and_the_replays(study, spec):
     assert distances(0, 0) == {0.0} != distances(2, 0)
 
 
-def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(study, spec, monkeypatch):
+def test_searches_draw_the_same_rows_only_if_their_numbers_are_equal(study, spec, monkeypatch):
     asked: list[tuple[int, int]] = []
     searched: list[int] = []
 
@@ -176,7 +176,7 @@ def test_equally_near_configurations_are_answered_by_the_first(study: RecordedSt
     assert twice.nearest(study.trials[2].trial.configuration) == (2, 0.0)
 
 
-def test_a_default_that_failed_is_no_default(study: RecordedStudy) -> None:
+def test_a_failed_default_is_left_out_of_the_comparison(study: RecordedStudy) -> None:
     search = Search((Choice(8, 2, 0.0),), (0.1,))
     (row,) = _judged("a", "s", study, 0, search, {1: 0.25, 2: 0.75})
     assert (row.loss, row.best, math.isnan(row.default)) == (0.75, 0.25, True)
@@ -193,7 +193,7 @@ def test_a_strategy_is_judged_by_the_trial_and_not_by_an_equal_loss() -> None:
     assert (final.kept, final.worse) == (0.5, 0.0)
 
 
-def test_what_a_replay_compares_where_no_file_says_otherwise() -> None:
+def test_replay_settings_have_defaults() -> None:
     assert ReplaySettings().model_dump() == {
         "searches": 20,
         "resample": True,
@@ -212,7 +212,7 @@ def test_what_a_replay_compares_where_no_file_says_otherwise() -> None:
     }
 
 
-def test_a_strategy_changes_what_it_names_alone(spec: SweepSpec) -> None:
+def test_a_strategy_changes_only_the_settings_that_it_names(spec: SweepSpec) -> None:
     found = changed(spec, "random", {"sampler": "random"})
     rules = spec.search.model_copy(update={"sampler": "random"})
     assert found == spec.model_copy(update={"search": rules})

@@ -82,7 +82,7 @@ def outcome(storage: Storage) -> ReplayOutcome:
     return found
 
 
-def test_every_trial_of_what_has_ended_is_read_and_measured(storage: Storage) -> None:
+def test_every_trial_of_ended_sweeps_is_read_and_measured(storage: Storage) -> None:
     told: list[Any] = []
     sweeps = read_sweeps(storage, done=lambda *count: told.append(count))
     assert [(sweep.folder.name, sweep.complete) for sweep in sweeps] == [
@@ -137,13 +137,13 @@ def test_without_test_rows_nothing_is_measured_on_them(storage: Storage) -> None
         ([], ["given"], r"can be replayed: rows\|given: nothing to search$"),
     ],
 )
-def test_what_cannot_be_replayed_is_named(storage, names, recipes, complaint):
+def test_an_error_names_sweeps_that_cannot_be_replayed(storage, names, recipes, complaint):
     with pytest.raises(InputError, match=complaint):
         read_sweeps(storage, names, recipes)
 
 
 @pytest.mark.full
-def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(storage, tmp_path):
+def test_a_replay_finds_the_data_of_every_seed_of_a_sweep_without_a_search(storage, tmp_path):
     """Its seeds draw test rows, too."""
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "storage"))
     shutil.copy(storage.folder.parent / "rows.npz", tmp_path)
@@ -162,7 +162,7 @@ def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(storage, tm
     assert {name: own.key for name, own in found.items()} == {n: d.key for n, d in drawn.items()}
 
 
-def test_where_no_sweep_has_ended_one_that_goes_on_is_named(storage, tmp_path):
+def test_a_replay_without_an_ended_sweep_names_one_to_resume(storage, tmp_path):
     alone = Storage(tmp_path)
     shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
     for _ in range(2):
@@ -227,7 +227,9 @@ def test_trials_that_were_pruned_are_left_out_of_a_sweep_that_failed(storage, tm
     assert sweep.studies[0].losses("nll") == losses
 
 
-def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: ReplayOutcome) -> None:
+def test_each_search_is_judged_by_the_recorded_figures_of_its_choice(
+    outcome: ReplayOutcome,
+) -> None:
     order = [(row.strategy, row.sweep, row.search, row.budget) for row in outcome.judged]
     assert order == [
         (strategy, sweep, search, budget)
@@ -261,7 +263,7 @@ def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: Replay
     assert {name: len(found) for name, found in outcome.repeated.items()} == {"one": 2, "two": 2}
 
 
-def test_what_never_ran_is_not_chosen_again(storage: Storage) -> None:
+def test_a_replay_does_not_choose_trials_that_never_ran(storage: Storage) -> None:
     (sweep,) = read_sweeps(storage, ["one"], ["spline"], test=False)
     study = sweep.ledger.studies[STUDY]
     assert study.chosen_trial is not None
@@ -394,7 +396,9 @@ def test_a_sweep_that_was_never_run_is_not_replayed(storage: Storage, tmp_path: 
 
 
 @pytest.mark.parametrize("status", ["running", "pruned"])
-def test_a_choice_of_what_has_not_finished_is_not_made_again(storage: Storage, status: str) -> None:
+def test_a_replay_does_not_choose_a_trial_that_has_not_finished(
+    storage: Storage, status: str
+) -> None:
     (sweep,) = read_sweeps(storage, ["one"], ["spline"], test=False)
     chosen = sweep.ledger.studies[STUDY].chosen_trial
     assert chosen is not None
@@ -403,7 +407,7 @@ def test_a_choice_of_what_has_not_finished_is_not_made_again(storage: Storage, s
     assert (spline.recorded, spline.same) == (chosen.number, False)
 
 
-def test_choices_are_made_again_from_as_many_suggestions_at_once(storage, monkeypatch):
+def test_a_replay_uses_the_recorded_number_of_suggestions_at_once(storage, monkeypatch):
     (sweep,) = read_sweeps(storage, ["one"], test=False)
     states: list[SweepState] = []
 
@@ -418,7 +422,9 @@ def test_choices_are_made_again_from_as_many_suggestions_at_once(storage, monkey
     assert [study.search.block for study in state.studies.values()] == [1, 3]
 
 
-def test_where_a_replay_cannot_write_is_said(outcome: ReplayOutcome, tmp_path: Path) -> None:
+def test_a_replay_names_a_folder_that_cannot_be_written(
+    outcome: ReplayOutcome, tmp_path: Path
+) -> None:
     place = tmp_path / "a" / "b"
     assert write_replay(outcome, place) == write_replay(outcome, place)
     below = place / "outcomes.csv" / "c"

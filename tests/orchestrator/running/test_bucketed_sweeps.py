@@ -255,7 +255,7 @@ with one_process():
 
 
 @pytest.mark.full
-def test_another_machine_goes_on_after_a_crash(
+def test_another_machine_continues_a_sweep_after_a_crash(
     wanted: tuple[Path, list[str]],
     weather: Weather,
     address: str,
@@ -297,7 +297,7 @@ def test_a_plugin_travels_with_the_bucket(address, tmp_path, elsewhere):
 
 
 @pytest.mark.full
-def test_outage_at_the_end_is_told_and_delivered_later(
+def test_files_unsent_because_of_an_outage_are_listed_and_uploaded_later(
     wanted: tuple[Path, list[str]],
     weather: Weather,
     address: str,
@@ -405,14 +405,14 @@ def test_bucket_that_is_not_there_is_one_line(weather, tmp_path, address, capfd)
     assert capfd.readouterr().err.startswith(f"calsweep: storage {address}: ")
 
 
-def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
+def test_doctor_checks_a_bucket_and_its_conditional_writes(weather: Weather, address: str) -> None:
     from orchestrator.cli._doctor import _storage
 
     assert _storage(address).detail == f"{address} is writable and supports conditional writes"
 
 
 @pytest.mark.full
-def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
+def test_gc_keeps_the_same_artifacts_in_a_bucket_as_in_a_folder(
     wanted: tuple[Path, list[str]],
     swept: Swept,
     weather: Weather,

@@ -114,7 +114,7 @@ def test_another_sweep_computes_dropped_weights_again(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.full
-def test_weights_stay_where_nobody_knows_what_another_sweep_needs(caplog):
+def test_weights_stay_if_the_journal_of_another_sweep_cannot_be_read(caplog):
     assert run("all", "storage", "other") == 0
     journal = Path("storage/sweeps/other/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)

@@ -172,7 +172,7 @@ def test_a_sealed_process_reads_no_test_rows(folder, spec, results):
                 read()
 
 
-def test_a_changed_file_is_other_data(tmp_path: Path) -> None:
+def test_a_changed_file_of_logits_has_another_fingerprint(tmp_path: Path) -> None:
     write_logits(tmp_path / "rows.npz")
     spec = make_spec(tmp_path, files="rows.npz")
     (before,) = {data.fingerprint for data in prepare_data(spec).values()}
@@ -296,7 +296,9 @@ def test_scores_are_read_as_the_kind_that_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["absent"], ["one", "absent"]])
-def test_an_absent_file_is_told_by_its_task(tmp_path: Path, names: list[str]) -> None:
+def test_a_missing_file_of_logits_is_reported_with_its_task(
+    tmp_path: Path, names: list[str]
+) -> None:
     write_logits(tmp_path / "one.npz")
     tasks = [{"logits": str(tmp_path / f"{name}.npz")} for name in names]
     spec = parse_sweep(f"name: x\ntasks: {tasks}\nrecipes: [ts]\nstorage: {tmp_path}\n", "x")

@@ -72,7 +72,7 @@ def test_sync_sets_a_damaged_database_aside_and_delivers_everything_again(
         )
 
 
-def test_a_damaged_database_of_someone_else_stays(spec, tmp_path, capsys):
+def test_a_damaged_database_of_another_program_is_not_replaced(spec, tmp_path, capsys):
     other = tmp_path / "other.db"
     other.write_text("the database of another program, which is none of SQLite's")
     code = main(

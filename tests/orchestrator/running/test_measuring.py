@@ -156,7 +156,7 @@ def test_job_and_event_hold_all_that_is_known(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_measured_is_given_up(tmp_path: Path) -> None:
+def test_a_trial_that_cannot_be_measured_is_given_up(tmp_path: Path) -> None:
     source, events, given_up = source_of(tmp_path, PENDING[:1])
     fault = Fault(FaultKind.CONFIGURATION, "InputError: rows are gone")
     source.ended(job_of(source), Report(status=Status.FAILED, fault=fault))

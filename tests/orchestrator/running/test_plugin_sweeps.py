@@ -126,7 +126,7 @@ def artifacts(outcome: SweepOutcome, study: str) -> set[str | None]:
     return {t.artifact for t in ledger.trials.values() if t.study == f"digits/tiny|{study}"}
 
 
-def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(tmp_path, capsys):
+def test_a_plugin_next_to_the_sweep_file_is_computed_resumed_and_reproduced(tmp_path, capsys):
     storage = tmp_path / "storage"
     write_loss(tmp_path)
     path = write_sweep(tmp_path, storage)
@@ -159,7 +159,7 @@ def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(tmp_path, ca
     assert there.path == copy.path.replace(str(storage), str(tmp_path / "moved"))
 
 
-def test_a_metric_of_ones_own_is_searched_tracked_and_shown(tmp_path, capsys, monkeypatch):
+def test_a_metric_of_a_plugin_is_searched_tracked_and_shown(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(METRICS, "_declared", {})
 
     def sweep(name: str, factor: int) -> SweepOutcome:

@@ -50,7 +50,7 @@ def run(executor: str, folder: Path, **variables: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.long
-def test_ray_gives_the_bytes_of_a_process_that_was_started_for_it(tmp_path: Path) -> None:
+def test_portable_results_on_ray_equal_those_of_a_local_process(tmp_path: Path) -> None:
     here = run("local", tmp_path / "here", **VARIABLES)
     there = run("ray", tmp_path / "there", ATEN_CPU_CAPABILITY="default", OMP_NUM_THREADS="2")
     assert (here.returncode, there.returncode) == (0, 0), here.stderr + there.stderr
@@ -63,7 +63,7 @@ def test_ray_gives_the_bytes_of_a_process_that_was_started_for_it(tmp_path: Path
     assert tables[0] == tables[1]
 
 
-def test_process_that_was_not_started_for_it_is_refused(tmp_path, monkeypatch):
+def test_a_portable_sweep_refuses_a_process_with_other_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     text = sweep(storage=tmp_path / "storage")
     with pytest.raises(InputError, match=r"start it with env .*MKL_CBWR='COMPATIBLE'"):
@@ -80,6 +80,6 @@ def test_process_that_was_not_started_for_it_is_refused(tmp_path, monkeypatch):
         (sweep(protocol="{epochs: 1, batch_size: 8, lr: 0.1, compile: true}"), "`compile: true`"),
     ],
 )
-def test_what_cannot_be_portable_is_refused(text: str, told: str) -> None:
+def test_settings_that_cannot_be_portable_are_refused(text: str, told: str) -> None:
     with pytest.raises(InputError, match=re.escape(told)):
         parse_sweep(text, "sweep.yaml")

@@ -71,7 +71,7 @@ def counts(spec: SweepSpec) -> dict[str, tuple[int, int]]:
 ALL = {"train": (0, 7), "refine": (0, 10), "calibrate": (0, 4)}
 
 
-def test_nothing_is_there_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_preview_of_an_empty_storage_writes_nothing(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     assert counts(spec) == {stage: (new, 0) for stage, (_, new) in ALL.items()}
     assert list(tmp_path.iterdir()) == []
@@ -84,7 +84,7 @@ def test_the_same_trials_are_reused(tmp_path: Path) -> None:
     assert counts(make_spec(tmp_path, "two")) == ALL
 
 
-def test_another_objective_reuses_intact_artifacts(tmp_path: Path) -> None:
+def test_a_sweep_with_another_objective_reuses_intact_artifacts(tmp_path: Path) -> None:
     compute(make_spec(tmp_path))
     text = SWEEP.replace("trials: 4", "objective: smooth_ece, trials: 4")
     spec = parse_sweep(text.format(name="two", storage=tmp_path), "two")
@@ -114,12 +114,12 @@ def test_a_search_seed_adds_a_trial_to_each_recipe(tmp_path: Path) -> None:
     assert new["train"] == (9, 0)
 
 
-def test_hours_are_those_of_what_will_be_computed() -> None:
+def test_estimated_hours_count_only_trials_that_will_be_computed() -> None:
     assert StagePreview("t", "train", computed=3, reused=2, seconds=1200.0).hours == 1.0
     assert StagePreview("t", "train", computed=3, reused=2, seconds=None).hours is None
 
 
-def test_rows_stand_by_task_and_stage(tmp_path: Path) -> None:
+def test_rows_of_a_preview_are_ordered_by_task_and_stage(tmp_path: Path) -> None:
     task = "dataset: digits, model: convnet, protocol: digits"
     both = ", ".join(f"{{{{name: {name}, {task}}}}}" for name in "ba")
     text = SWEEP.replace(f"{{{{{task}}}}}", both)
@@ -170,7 +170,7 @@ resources: {{train: {{cpu: 8, gpu: 1}}, refine: {{cpu: 2, gpu: 0.1}}, calibrate:
         (ClusterSize(4, 4), "", 2, (3, 160, 2), 16 / 3),
     ],
 )
-def test_a_cluster_holds_trials_and_takes_the_hours_of_its_scarcest(
+def test_a_preview_of_a_cluster_counts_slots_and_the_hours_of_its_scarcest_resource(
     tmp_path: Path,
     size: ClusterSize,
     more: str,

@@ -65,7 +65,7 @@ def test_a_snapshot_counts_studies_and_trials(data: PreparedData) -> None:
     assert " · 2 failed · best so far " in snapshot(state).line()
 
 
-def test_what_was_stopped_early_is_not_the_best(data: PreparedData) -> None:
+def test_trials_stopped_early_are_not_shown_as_the_best(data: PreparedData) -> None:
     events: list[Any] = []
     first = make_state(data, emit=events.append)
     ends(first, first.next_trial(), 0.25)
@@ -123,7 +123,9 @@ def test_without_a_terminal_a_line_is_shown_seldom() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "seconds"), [(False, 10.0), (True, 0.25)])
-def test_so_many_seconds_lie_between_two_looks(monkeypatch, terminal, seconds):
+def test_progress_is_refreshed_every_quarter_second_or_every_ten_seconds(
+    monkeypatch, terminal, seconds
+):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("orchestrator.running.control.time", clock)
     looks: list[float] = []
@@ -154,7 +156,7 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     assert empty.renderables[1].total == 1
 
 
-def test_what_is_said_is_one_line_of_plain_text() -> None:
+def test_messages_are_one_line_of_plain_text() -> None:
     output = io.StringIO()
     say(Console(file=output, width=10), "[red] a name with \x1b[31m in it")
     say(None, "nobody hears")

@@ -149,7 +149,7 @@ NOW_LOOSE = "computed now on A GPU in float32, sums in any order"
         ),
     ],
 )
-def test_why_figures_need_not_agree_is_said(gpu, then, now, remark):
+def test_reproduce_prints_why_figures_need_not_agree(gpu, then, now, remark):
     run: Any = SimpleNamespace(
         trial=SimpleNamespace(computed={"train": then} if then else {"refine": LOOSE}),
         study=SimpleNamespace(
@@ -245,7 +245,7 @@ def test_the_command_tells_equal_from_different(spec, results, tmp_path, capsys)
     assert f"results may differ: {recorded}\n" in printed
 
 
-def test_other_data_or_a_used_folder_are_refused(spec, results, tmp_path):
+def test_reproduce_refuses_other_data_and_a_used_folder(spec, results, tmp_path):
     run_id, uri, used = results["ce"].run_ids[0], spec.tracking_uri, Storage.of(spec).folder
     other = changed(spec, tmp_path, "UPDATE tags SET value = 'f00' WHERE key LIKE '%.fingerprint'")
     (tmp_path / "early").mkdir()
@@ -262,7 +262,7 @@ def test_other_data_or_a_used_folder_are_refused(spec, results, tmp_path):
             reproduce(run, tracking_uri=address, folder=folder)
 
 
-def test_the_champion_predicts_what_was_measured(spec, results, tmp_path, monkeypatch):
+def test_a_loaded_champion_gives_the_stored_predictions(spec, results, tmp_path, monkeypatch):
     uri, storage = spec.tracking_uri, str(Storage.of(spec).folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     for version, recipe in enumerate(("short+ts", "ce+macal+ts"), start=1):
@@ -300,7 +300,7 @@ def test_tables_report_and_data_are_on_the_tracker(spec, results):
     assert {(each.name, each.digest) for (each,) in data} == {("digits", fingerprint[:36])}
 
 
-def test_best_promotes_what_it_prints(spec, results, capsys):
+def test_best_promotes_the_trial_that_it_prints(spec, results, capsys):
     words = ["best", "--task", TASK, "--recipe", "ce", "--tag", "team=red", "--promote"]
     assert main([*words, "--storage", str(Storage.of(spec).folder), "--format", "fixed"]) == 0
     printed = capsys.readouterr()
@@ -310,7 +310,7 @@ def test_best_promotes_what_it_prints(spec, results, capsys):
     assert best.trial.run_id == results["ce"].run_ids[0]
 
 
-def test_what_cannot_be_promoted_or_loaded_is_said(spec, results, tmp_path, monkeypatch):
+def test_a_champion_without_its_weights_is_refused(spec, results, tmp_path, monkeypatch):
     uri, run_id = spec.tracking_uri, results["ce"].run_ids[0]
     with pytest.raises(
         InputError, match=rf"its weights are not in {tmp_path}.*--reproduce {run_id}"

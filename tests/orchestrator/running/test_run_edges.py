@@ -159,7 +159,9 @@ def test_a_trial_that_fits_nowhere_is_refused(tmp_path, cluster, resources, comp
         ("storage: /all\ntracking: {uri: 'http://there:1'}\nsearch: {scheduler: asha}", ""),
     ],
 )
-def test_a_cluster_needs_shared_places(cluster: Cluster, change: str, complaint: str) -> None:
+def test_a_cluster_needs_absolute_shared_folders(
+    cluster: Cluster, change: str, complaint: str
+) -> None:
     spec = parse_sweep(SWEEP.format(storage="").replace("storage: ", change), "edges")
     opened(spec, "auto")
     cluster.elsewhere = True
@@ -168,7 +170,7 @@ def test_a_cluster_needs_shared_places(cluster: Cluster, change: str, complaint:
         assert settings["asha"]
 
 
-def test_limit_for_hanging_workers_reaches_them_or_is_said_to_have_no_effect(
+def test_the_limit_for_hanging_workers_is_used_or_a_message_says_that_it_has_no_effect(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = SWEEP.format(storage=tmp_path)
@@ -249,7 +251,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (0, False, True, (False, True, 1)),  # unless there is no server.
     ],
 )
-def test_a_server_is_waited_for_while_it_takes(
+def test_a_run_waits_for_the_server_while_events_are_delivered(
     monkeypatch: pytest.MonkeyPatch,
     now: list[float],
     delivers: int,
@@ -300,7 +302,7 @@ def test_a_sweep_stopped_while_its_report_is_written_says_how_to_resume(
 @pytest.mark.parametrize(
     ("address", "ending"), [(None, ""), ("10.0.0.1:6379", " --address 10.0.0.1:6379")]
 )
-def test_how_to_resume_is_said_in_full(spec, capsys, address, ending):
+def test_an_interrupted_run_prints_the_complete_command_that_resumes(spec, capsys, address, ending):
     outcome = SweepOutcome(spec, "interrupted", (), False, 1.0)
     assert show_outcome(outcome, address) == 130
     said, pending = capsys.readouterr().out.splitlines()

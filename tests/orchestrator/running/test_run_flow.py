@@ -282,7 +282,7 @@ def test_damaged_predictions_of_a_finished_sweep_are_measured_by_the_first_resum
         (0, False, "the end of the journal;"),
     ],
 )
-def test_what_a_bucket_lacks_is_counted(
+def test_a_message_counts_files_that_are_not_in_the_bucket(
     spec: SweepSpec, files: int, sealed: bool, told: str
 ) -> None:
     said = io.StringIO()
@@ -329,7 +329,7 @@ def test_an_error_in_the_search_ends_the_journal(spec: SweepSpec, company: Compa
     assert not SweepFolder.of(spec).is_owned()
 
 
-def test_what_cannot_be_measured_fails_its_study(spec, company, monkeypatch):
+def test_a_measurement_that_fails_makes_the_study_fail(spec, company, monkeypatch):
     real = measuring.evaluate_on_test
 
     def refuse(store: Any, ref: ArtifactRef, *more: Any) -> Any:
@@ -422,7 +422,7 @@ def test_an_unwritable_folder_ends_the_run(spec: SweepSpec, company: Company) ->
     assert {event.chosen is None for event in events_of(spec, StudyClosed)} == {False}
 
 
-def test_what_is_refused_leaves_no_sweep(spec, company, tmp_path, monkeypatch):
+def test_a_refused_run_leaves_no_sweep(spec, company, tmp_path, monkeypatch):
     def refuse(uri: str) -> None:
         raise InputError(f"another password at {uri}")
 

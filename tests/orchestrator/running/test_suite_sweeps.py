@@ -90,7 +90,7 @@ def test_a_suite_that_does_not_fit_is_refused(tmp_path, suite, text, capsys):
     assert not (tmp_path / "storage" / "sweeps" / "suites" / "journal.jsonl").exists()
 
 
-def test_suites_are_stored_beside_the_data(tmp_path, capsys, monkeypatch):
+def test_suites_are_stored_next_to_the_data(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     suite = write_noise(tmp_path / "a.npz", 1)
     spec = make_spec(tmp_path, suite)
@@ -115,7 +115,7 @@ def test_a_refused_suite_leaves_none_stored(tmp_path: Path) -> None:
         preview_data(spec)
 
 
-def test_what_any_task_would_download_is_told_once(tmp_path: Path) -> None:
+def test_each_download_is_listed_once_for_all_tasks(tmp_path: Path) -> None:
     usual = {"model": "resnet20", "protocol": "digits", "suites": ["ood-svhn"]}
     tasks = [{"dataset": name, **usual} for name in ("cifar10", "cifar100", "cifar10-lt:50")]
     text = f"name: x\ntasks: {tasks}\nrecipes: [ce]\nstorage: {tmp_path}\ndata_root: {tmp_path}"

@@ -327,7 +327,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
         }
 
 
-def test_a_variant_is_computed_as_the_part_that_it_is():
+def test_a_variant_is_computed_as_its_method():
     spec = parse_sweep(
         """
 name: state
@@ -602,7 +602,7 @@ def test_a_trial_that_the_machine_failed_runs_again():
     assert choices(settled) == choices(whole)
 
 
-def test_a_trial_that_the_machine_fails_again_says_nothing_new():
+def test_a_repeated_machine_fault_does_not_close_the_study_again():
     spec = make_spec("ce, mbls", sampler="random")
     first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
@@ -614,7 +614,7 @@ def test_a_trial_that_the_machine_fails_again_says_nothing_new():
     assert choices(again) == choices(first)
 
 
-def test_what_was_suggested_without_a_trial_that_runs_again_stays():
+def test_suggestions_stay_the_same_if_a_trial_runs_again():
     """Only what the machine has failed is computed again; the best of all trials is chosen."""
     spec = make_spec("ce, mbls", trials=8)
     first, events = make_state(spec)
@@ -639,7 +639,7 @@ def test_while_a_trial_has_to_run_again_nothing_is_dispensable():
     assert len(drive(again, 2, random.Random(0))) == len(study_of(first).trials) + 1
 
 
-def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again():
+def test_machine_faults_are_not_retried_if_another_trial_failed_by_itself():
     def measured(trial: TrialSpec) -> TrialFinished:
         fault = "machine" if trial.number == 0 else ""
         return trial.ending("failed", {}, reason=f"{trial.number} failed", fault=fault)
@@ -668,7 +668,7 @@ def test_a_study_that_the_machine_failed_says_so():
     assert all(study.chosen is not None for study in again.studies.values())
 
 
-def test_a_closed_study_needs_only_what_it_chose():
+def test_a_closed_study_needs_only_the_chosen_artifacts():
     spec = make_spec("ce, mbls")
     whole, events = make_state(spec)
     drive(whole, 2, random.Random(0))
@@ -938,7 +938,7 @@ def test_a_resumed_search_stops_at_the_same_trial(stopped, stop_after):
     assert study_of(again).objectives == study_of(reference).objectives
 
 
-def test_a_search_whose_trials_are_alike_stops_after_the_least(monkeypatch):
+def test_a_search_with_equal_trials_stops_after_the_least_number(monkeypatch):
     monkeypatch.setitem(globals(), "predict", lambda trial: torch.eye(2).repeat(50, 1))
     kept = Rows()
     state, _ = stopping(kept)
@@ -960,7 +960,7 @@ def test_a_resumed_search_that_has_stopped_compares_no_rows(stopped):
     assert not later
 
 
-def test_accuracy_that_nobody_charges_adds_no_error():
+def test_accuracy_without_a_penalty_adds_no_standard_error():
     kept = Rows()
     spec = make_spec("ce, mbls", **RULES, accuracy_tolerance=1.0)
     state, _ = make_state(spec, predictions=kept.predictions)
@@ -1008,7 +1008,7 @@ def test_pixels_are_compared_image_by_image():
     assert objectives[1] == pytest.approx(objectives[0])
 
 
-def test_a_default_of_ours_stays_only_in_a_sweep_that_began_so():
+def test_a_default_that_is_not_published_is_kept_only_in_sweeps_that_began_so():
     spec = make_spec("ce, ce+macal", keep_default=2.0)
     state, events = make_state(spec)
     assert study_of(state, "ce").rule.keep_default == 2.0

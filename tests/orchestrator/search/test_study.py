@@ -103,7 +103,7 @@ def test_suggestions_depend_on_seed_and_results_alone(sampler):
 @pytest.mark.parametrize(
     "search", [{}, {"parallel_trials": 3}, {"spaces": {"mbls": {"margin": {"choices": [6.0]}}}}]
 )
-def test_tpe_suggests_what_optunas_own_of_each_trials_seed_does(search, monkeypatch):
+def test_tpe_suggests_the_same_as_optunas_sampler_with_the_seed_of_each_trial(search, monkeypatch):
     expected = drive(open_search(**search))
 
     def new(_: StudySearch, seed: int) -> optuna.samplers.BaseSampler:
@@ -229,13 +229,13 @@ def test_parameters_outside_the_space_are_suggested_again(given):
         ({"sampler": "random", "scheduler": "asha"}, 1),
     ],
 )
-def test_how_many_refinements_are_suggested_at_once(search, block):
+def test_sampler_and_parallel_trials_decide_the_size_of_a_block_of_refinements(search, block):
     spaces = {"macal": {"gamma": {"choices": [0.5, 0.8]}}}
     assert open_search("ce+macal", **{"spaces": spaces, **search}).block == block
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_suggestions_lie_in_the_space(sampler):
+def test_suggestions_are_within_the_search_space(sampler):
     planned, rules = study("ce+macal", sampler=sampler, trials=6)
     for point in drive(StudySearch(planned, rules, 0), lambda p: p["macal.q0"]):
         for name, value in point.items():
@@ -301,7 +301,7 @@ def test_a_grid_without_the_default_begins_at_its_first_point():
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 20])
-def test_a_trial_waits_for_those_before_it_but_for_a_few(lag):
+def test_parallel_trials_limits_how_many_suggestions_are_open(lag):
     search = open_search(parallel_trials=lag)
     given = 0
     while search.may_ask():

@@ -71,7 +71,7 @@ def rows_of(*rows: tuple[float, float, float]) -> tuple[dict[str, float], ...]:
     return tuple(dict(zip(ARENA_METRICS, row, strict=True)) for row in rows)
 
 
-def test_networks_count_alike_however_many_tasks_they_have() -> None:
+def test_networks_have_equal_weight_with_any_number_of_tasks() -> None:
     dice = np.random.default_rng(1)
     names, tasks = ("a", "given", "b", "c"), {"one": (10, 20), "two": (10,), "three": (10,)}
     rows = {
@@ -153,7 +153,7 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
         ({"task": "30/one"}, "not run on 10/one"),
     ],
 )
-def test_why_a_recipe_is_left_out(changes, reason) -> None:
+def test_an_arena_gives_the_reason_why_a_recipe_is_left_out(changes, reason) -> None:
     others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
     lacking = result("even", "one", 10, **changes)
     if "task" in changes:  # Which the others have run.

@@ -36,7 +36,7 @@ def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
     ("metric", "block"),
     [*((metric, 7) for metric in (*BOOTSTRAPPED, "mce", "cwaece")), ("cwece", 45)],
 )
-def test_it_is_what_copying_rows_gives(made_up, metric, block, monkeypatch):
+def test_the_bootstrap_equals_a_loop_that_copies_rows(made_up, metric, block, monkeypatch):
     # A few resamples at once, and one class at once or three of the four.
     monkeypatch.setattr(_resampled, "BLOCK", block * ROWS)
     seeds = {
@@ -144,7 +144,7 @@ def world(rng, gap):
 
 @pytest.mark.full
 @pytest.mark.parametrize("metric", ["ece", "acc"])
-def test_it_covers_a_known_difference_at_its_nominal_rate(metric):
+def test_a_bootstrap_interval_covers_a_known_difference_at_the_nominal_rate(metric):
     """Labels are all 0 in both, so that one recipe's errors are rows where the classes swap."""
     covered, repeats = 0, 150
     known = {"ece": 0.15 - 0.05, "acc": -0.1}

@@ -205,7 +205,7 @@ def calsweep(command_on, study):
     return command_on([study("ce", 8.0), study("ce+macal", 1.5)])
 
 
-def test_the_command_says_what_holds_and_what_is_missing(calsweep):
+def test_compare_claims_prints_verdicts_and_missing_recipes(calsweep):
     code, out, err = calsweep("compare", "s", "--claims", "--draws", 50)
     assert (code, err) == (0, "")
     assert "(macal Table 1; macal-beats-ce): holds in this regime" in out

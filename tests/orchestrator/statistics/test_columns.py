@@ -46,14 +46,14 @@ def test_each_figure_is_that_of_the_stored_rows(results, artifacts):
     assert said == []
 
 
-def test_what_a_sweep_has_stored_is_not_computed_again(results, artifacts):
+def test_stored_metrics_are_not_computed_again(results, artifacts):
     stored = [replace(result, test=({"aurc": 7.0},) * 2) for result in results]
     found = with_columns(stored, ["aurc", "augrc"], artifacts, pytest.fail)
     assert [seed["aurc"] for seed in found[0].test] == [7.0, 7.0]
     assert all(0 < seed["augrc"] < 1 for seed in found[0].test)
 
 
-def test_what_cannot_be_computed_is_said(results, artifacts, evaluated, made_up):
+def test_a_message_names_metrics_that_cannot_be_computed(results, artifacts, evaluated, made_up):
     bare = evaluated("mbls", [made_up(LABELS, 3)], LABELS, test=({"ece": 0.1},))
     gone = replace(results[0], predictions=("0" * 64,) * 2)
     none = replace(results[1], predictions=())
@@ -76,7 +76,7 @@ def test_what_cannot_be_computed_is_said(results, artifacts, evaluated, made_up)
     )
 
 
-def test_a_table_shows_them_and_csv_has_them_only_if_asked_for(results, command_on):
+def test_computed_metrics_are_in_tables_and_csv_only_if_requested(results, command_on):
     calsweep = command_on(results)
     code, out, err = calsweep("table", "s", "--metrics", "ece,augrc,lac_90_size")
     assert (code, err) == (0, "")
@@ -101,7 +101,7 @@ def test_compare_resamples_them(results, command_on, metric):
     assert {"better", "worse"}.isdisjoint(other["verdict"].split()) or "coverage" not in metric
 
 
-def test_ranks_and_ties_take_them(results, command_on):
+def test_ranks_and_ties_accept_computed_metrics(results, command_on):
     calsweep = command_on(results)
     code, out, err = calsweep("table", "s", "--metrics", "aps_95_size", "--show", "ties")
     assert (code, err) == (0, "")
@@ -204,7 +204,7 @@ def test_several_sweeps_show_the_shares_of_search_and_splits():
     assert found.splits == pytest.approx(20 / 25, rel=0.2)
 
 
-def test_other_test_rows_are_no_share_of_the_splits():
+def test_the_variance_of_test_rows_is_not_attributed_to_splits():
     generator = torch.Generator().manual_seed(3)
     boards = []
     for number in range(800):
@@ -231,7 +231,7 @@ def test_the_spread_is_printed_for_each_recipe(results, command_on):
     assert all(row["rows"] + row["seeds"] == pytest.approx(1) for row in rows)
 
 
-def test_repeated_sweeps_are_told_apart_or_asked_for(evaluated, made_up, command_on):
+def test_repeated_sweeps_are_separated_or_requested(evaluated, made_up, command_on):
     def sweep(number):
         seeds = [made_up(LABELS, 10 * number + seed) for seed in range(2)]
         found = evaluated(f"ce-{number}", seeds, LABELS, test=({"ece": 0.1}, {"ece": 0.2}))

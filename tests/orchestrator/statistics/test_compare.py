@@ -44,7 +44,7 @@ def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, 
     assert not found.inside_floor("ls")
 
 
-def test_intervals_over_seeds_hold_what_seeds_differ_by(artifacts, evaluated, made_up):
+def test_intervals_over_seeds_include_the_variance_between_seeds(artifacts, evaluated, made_up):
     tables = {
         "ce": [made_up(LABELS, seed) for seed in range(3)],
         "ls": [made_up(LABELS, seed, 0.3 + 0.3 * seed) for seed in range(3)],
@@ -162,7 +162,7 @@ def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, eval
     assert (accuracy.floors, accuracy.inside_floor("ce+ts")) == ({}, False)
 
 
-def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
+def test_a_comparison_names_recipes_without_predictions(artifacts, evaluated, made_up):
     fine = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     others = [
         StudyResult("s", fine.task, "mbls", "failed", reason="NaN"),

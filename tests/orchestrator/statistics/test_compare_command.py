@@ -65,7 +65,7 @@ def test_progress_is_counted_over_the_recipes_of_all_tasks(calsweep, results, pr
     assert steps == ["resampling", *((number, 8) for number in range(1, 7))]
 
 
-def test_compare_as_json_says_what_csv_does(calsweep):
+def test_compare_prints_the_same_rows_as_json_and_csv(calsweep):
     code, out, err = calsweep("compare", "s", "--draws", 50, "--json")
     rows = csv.DictReader(
         io.StringIO(calsweep("compare", "s", "--draws", 50, "--format", "csv")[1])
@@ -136,7 +136,7 @@ def test_what_is_printed_of_ranks(file_regression):
 
 
 @pytest.mark.parametrize(("metric", "best"), [("ece", "ce"), ("acc", "ls")])
-def test_more_is_better_in_lines_and_diagram_where_it_is(
+def test_lines_and_diagram_rank_a_metric_in_its_direction(
     calsweep, results, tmp_path, monkeypatch, metric, best
 ):
     results[:] = [

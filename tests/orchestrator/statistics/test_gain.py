@@ -41,7 +41,7 @@ def test_a_gain_is_the_paired_difference_from_the_default(searched, made_up, art
     assert found.side("mbls") == "better"
 
 
-def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, artifacts):
+def test_a_gain_is_compared_with_the_larger_of_both_noise_floors(searched, made_up, artifacts):
     tables = {"ls": (made_up(LABELS, 0, 4.0), made_up(LABELS, 1))}
     tables["fl"] = tables["ls"][::-1]
     done = []
@@ -62,12 +62,12 @@ def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, art
     assert [inside.inside_floor(recipe) for recipe in ("ls", "fl")] == [True, False]
 
 
-def test_of_a_task_without_results_no_gain_is_known(artifacts):
+def test_a_task_without_results_has_no_gain(artifacts):
     found = search_gains([], artifacts)
     assert (found.task, found.bootstrap.differences, found.floors, found.absent) == ("", {}, {}, {})
 
 
-def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts, monkeypatch):
+def test_a_search_that_chose_the_default_has_no_gain(searched, made_up, artifacts, monkeypatch):
     result = searched("mbls", made_up(LABELS, 0), None)
     (key,) = result.predictions
     kept = searched(
@@ -87,7 +87,7 @@ def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts,
     assert draws == [1], "what is the same was resampled"
 
 
-def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
+def test_a_table_of_gains_gives_the_reason_for_an_unknown_gain(searched, made_up, artifacts):
     table = made_up(LABELS, 0)
     results = [
         searched("ce", table, None, trials=1),
@@ -127,7 +127,7 @@ def table(command_on, searched, made_up):
     return call
 
 
-def test_the_table_tells_what_each_search_brought(table):
+def test_the_table_shows_the_gain_of_each_search(table):
     code, out, err = table("--metrics", "ece,ece_floor", "--format", "markdown")
     assert (code, err) == (0, "--show gain: not computed from test rows alone: ece_floor\n")
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
@@ -176,7 +176,7 @@ def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, t
         (("--metrics", "ece_floor"), "--show gain: no column of the table is one of acc, nll"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(table, arguments, message):
+def test_a_gain_that_cannot_be_shown_gets_one_line(table, arguments, message):
     code, _, err = table(*arguments)
     assert code == 2
     assert message in err

@@ -116,7 +116,7 @@ def test_a_pair_that_is_equal_nearly_everywhere_is_not_testable(differing, p):
     assert found_by_pair(rank_comparison(scores)) == {frozenset(("r0", "r1")): p}
 
 
-def test_how_many_blocks_holm_needs_counts_those_with_equal_scores_too():
+def test_blocks_with_equal_scores_count_in_the_signed_rank_test():
     scores = scores_of(np.outer(np.arange(7), [1.0, 2.0, 3.0]))  # All are equal on the first block.
     assert {pair.p for pair in rank_comparison(scores).pairs} == {3 * 2 / 2**6}
 
@@ -187,7 +187,7 @@ def test_scores_are_checked(wrong, message):
         rank_comparison({"a": {0: 1.0}, "b": {0: 2.0}}, control="x")
 
 
-def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
+def test_the_diagram_shows_every_recipe_and_says_if_differences_are_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
     told = "blocks: 3; too few to test differences (not testable)"
     for found, words in ((few, told), (many, "that do not differ")):
@@ -235,7 +235,7 @@ def test_the_diagram_shows_each_rank_at_its_place():
 
 
 @pytest.mark.parametrize(("count", "step"), [(23, 1), (24, 2), (36, 3)])
-def test_the_scale_of_many_ranks_names_some(count, step):
+def test_the_axis_of_many_ranks_labels_only_some(count, step):
     names = [f"r{number}" for number in range(count)]
     ranks = {name: 1.0 + place for place, name in enumerate(names)}
     pairs = tuple(PairTest(*pair, None) for pair in combinations(names, 2))
@@ -256,7 +256,7 @@ def study(recipe, dataset, *eces, model="convnet", **fields):
     return StudyResult(recipe=recipe, dataset=dataset, model=model, test=test, **fields)
 
 
-def test_blocks_hold_the_mean_over_seeds_and_name_what_is_incomplete():
+def test_block_scores_are_means_over_seeds_and_name_incomplete_recipes():
     results = [
         study("ce", "digits", 0.1, 0.3),
         study("ls", "digits", 0.2),

@@ -103,7 +103,7 @@ def test_recipes_inside_the_noise_floor_are_not_separated():
 
 
 @pytest.mark.parametrize("size", [0.8, 1.5])
-def test_as_many_seeds_and_rows_as_needed_tell_in_80_percent(size):
+def test_the_needed_seeds_and_rows_give_a_power_of_80_percent(size):
     one = Contrast(size, size, 4, between=1.2, shared=0.02, own=0.2, freedom=60)
     seeds, share = seeds_needed(one, size, 0.01), rows_needed(one, size, 0.01)
     whole = replace(one, seeds=seeds, freedom=60 * (seeds - 1) / 3)
@@ -123,7 +123,7 @@ def power(own, size):
     return np.mean([replace(own, centre=float(gap)).p_value() <= 0.01 for gap in drawn])
 
 
-def test_a_number_is_said_alone_if_it_is_sure():
+def test_a_certain_number_of_seeds_is_printed_without_a_range():
     pair = ("a", "b", 0.01)
     text = Need(*pair, seeds=(5, 7), rows=(1200, 4000)).text
     assert text == ("a and b: to separate them, add about 6 seeds or 1,200 to 4,000 test rows")
@@ -148,7 +148,7 @@ def table(command_on, evaluated, made_up):
     return partial(command_on(results), "table", "s", "--show", "ties", "--metrics")
 
 
-def test_a_table_shows_who_cannot_be_told_apart(table):
+def test_a_table_marks_recipes_that_do_not_differ_significantly(table):
     code, out, _ = table("nll,ece_floor", "--format", "markdown")
     assert code == 0
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}

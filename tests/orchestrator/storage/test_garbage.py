@@ -80,7 +80,7 @@ def trial(key: str, study: str, stage: str, artifact: str, role: str = "search")
     ]
 
 
-def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(room: Room) -> None:
+def test_gc_keeps_the_whole_chain_of_a_chosen_trial_and_removes_the_rest(room: Room) -> None:
     calibrated, predicted, train = "ca" * 32, "fa" * 32, "a0" * 32
     room.write("calibrate", calibrated, request={"upstream": REFINE, "upstream_stage": "refine"})
     room.write("evaluate", predicted, upstream=calibrated)
@@ -158,7 +158,7 @@ FURTHER = trial("k1", "t|ce", "train", TRAIN_B, role="seed")
         ),
     ],
 )
-def test_a_sweep_keeps_what_it_may_need(room, events, status, expected):
+def test_gc_keeps_the_artifacts_that_a_sweep_may_need(room, events, status, expected):
     room.sweep("one", *events, status=status)
     room.collect()
     assert room.left() == expected
@@ -168,7 +168,7 @@ def test_a_sweep_keeps_what_it_may_need(room, events, status, expected):
 @pytest.mark.parametrize(
     ("status", "expected"), [("finished", {TRAIN_A, TRAIN_B}), ("interrupted", EVERYTHING)]
 )
-def test_each_of_several_kept_sweeps_keeps_what_it_needs(room, names, status, expected):
+def test_gc_keeps_the_artifacts_of_each_kept_sweep(room, names, status, expected):
     other, defaults = "a0" * 32, ("d0" * 32, "d1" * 32)
     room.write("train", other)
     for key in defaults:
@@ -184,7 +184,7 @@ def test_each_of_several_kept_sweeps_keeps_what_it_needs(room, names, status, ex
 
 @pytest.mark.parametrize("status", ["", "interrupted"])
 @pytest.mark.parametrize("trials", [0, 1, 2])
-def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(room, trials, status):
+def test_gc_keeps_everything_that_an_unfinished_sweep_may_own(room, trials, status):
     """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
     checkpoint = room.write_checkpoint()
     both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
@@ -196,7 +196,7 @@ def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(room, trials, 
 
 
 @pytest.mark.parametrize("lines", range(1, 8))
-def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(room: Room, lines: int) -> None:
+def test_gc_keeps_needed_artifacts_if_the_journal_is_cut_anywhere(room: Room, lines: int) -> None:
     refined = {**CLOSED, "study": "t|ce+macal", "chosen": "k2"}
     both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
     folder = room.sweep("one", *both, CLOSED, *trial("k2", "t|ce+macal", "refine", REFINE), refined)
@@ -206,7 +206,7 @@ def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(room: Room, line
     assert {TRAIN_A, REFINE, EVALUATED} <= room.left()
 
 
-def test_what_the_machine_failed_may_change_the_choice(room: Room) -> None:
+def test_gc_keeps_artifacts_while_a_machine_fault_may_change_the_choice(room: Room) -> None:
     both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
     _, started, ended = trial("k2", "t|ce", "train", "")
     failed = (started, {**ended, "status": "failed", "fault": "machine"})
@@ -246,7 +246,7 @@ TOLD = {
 
 @pytest.mark.parametrize("damage", TOLD)
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(room, capsys, damage, dry_run):
+def test_gc_refuses_a_sweep_with_a_damaged_journal(room, capsys, damage, dry_run):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     two = room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     file = two / "journal.jsonl"
@@ -268,7 +268,7 @@ def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(room, capsy
 
 
 @pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl"])
-def test_whatever_is_left_of_a_sweep_can_be_dropped(room: Room, mark: str) -> None:
+def test_a_sweep_with_missing_files_can_be_dropped(room: Room, mark: str) -> None:
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     two = room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     (two / mark).unlink()
@@ -289,13 +289,13 @@ def test_nothing_but_a_sweep_can_be_dropped(room: Room, name: str) -> None:
     room.collect()
 
 
-def test_where_nothing_has_begun_nothing_can_be_dropped(tmp_path: Path) -> None:
+def test_a_storage_without_sweeps_refuses_to_drop_one(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
     with pytest.raises(InputError, match=r"there are: none$"):
         collect_garbage(Storage(tmp_path), drop=["one"])
 
 
-def test_where_nothing_is_stored_nothing_goes(room: Room) -> None:
+def test_gc_of_an_empty_storage_removes_nothing(room: Room) -> None:
     shutil.rmtree(room.store.root)
     (room.folder / "sweeps").mkdir()
     assert room.collect() == []
@@ -311,14 +311,14 @@ def test_a_damaged_record_ends_its_chain_and_nothing_else(room: Room, content: s
     assert room.left() == {REFINE, EVALUATED}
 
 
-def test_what_somebody_took_away_is_not_missed(room: Room) -> None:
+def test_gc_accepts_that_an_artifact_was_removed_by_hand(room: Room) -> None:
     room.sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
     shutil.rmtree(room.store.path(ArtifactRef("refine", REFINE)))
     room.collect()
     assert room.left() == {EVALUATED}
 
 
-def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(room: Room) -> None:
+def test_artifacts_of_a_dropped_sweep_are_removed_while_another_one_is_open(room: Room) -> None:
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), status="interrupted")
     room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     room.collect(drop=["two"])
@@ -349,7 +349,7 @@ def test_a_sweep_that_is_dropped_twice_counts_once(room, capsys):
     assert room.left() == {TRAIN_A}
 
 
-def test_what_is_no_artifact_is_left_alone(room: Room) -> None:
+def test_gc_leaves_files_that_are_not_artifacts(room: Room) -> None:
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     photos = room.folder / "elsewhere" / "photos"
     photos.mkdir(parents=True)
@@ -373,7 +373,7 @@ def test_every_chain_stays_whole(room: Room) -> None:
     assert room.left() == {f"{number}{digit}" * 32 for number in range(5) for digit in "ab"}
 
 
-def test_what_cannot_be_removed_is_named(room, capsys):
+def test_gc_names_a_path_that_cannot_be_removed(room, capsys):
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     place = room.store.path(ArtifactRef("train", TRAIN_B))
     place.rename(room.folder / "elsewhere")
@@ -437,7 +437,7 @@ def test_a_running_sweep_is_not_dropped(room: Room, dry_run: bool) -> None:
     assert room.left() == EVERYTHING
 
 
-def test_beside_a_running_sweep_only_old_garbage_goes(room: Room) -> None:
+def test_gc_removes_only_old_garbage_while_a_sweep_runs(room: Room) -> None:
     found, beaten, mine = "f0" * 32, "be" * 32, "a1" * 32
     for key in (found, beaten, mine):
         room.write("train", key)

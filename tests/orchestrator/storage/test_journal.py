@@ -51,7 +51,7 @@ def path(tmp_path):
     return tmp_path / "deep" / "er" / "journal.jsonl"
 
 
-def test_what_is_written_is_read_back_with_the_time_added(path):
+def test_a_journal_returns_the_written_events_with_their_time(path):
     before = time.time_ns() // 1_000_000
     with Journal(path) as journal:
         journal.append(from_fields(epoch(1, val_ece=0.1, latest_loss=1e-300)))
@@ -86,7 +86,7 @@ LASTING = [
 ]
 
 
-def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(path, monkeypatch):
+def test_only_durable_decisions_are_synced(path, monkeypatch):
     calls = []
     with Journal(path) as journal:
         monkeypatch.setattr(os, "fsync", calls.append)
@@ -121,7 +121,7 @@ def test_older_and_newer_journals_are_read(event):
         assert from_fields(values) == event
 
 
-def test_what_is_seldom_known_is_left_out_of_a_line():
+def test_a_journal_omits_rarely_known_fields_that_are_empty():
     events = [
         TrialFinished(key="k", status="failed", metrics={}),
         TrialScored(key="k", objective=0.1),
@@ -134,7 +134,7 @@ def test_what_is_seldom_known_is_left_out_of_a_line():
 
 
 @pytest.mark.parametrize("kinds", [None, [Epoch]])
-def test_a_line_is_checked_whether_it_is_wanted_or_not(kinds):
+def test_lines_of_unrequested_kinds_are_checked_too(kinds):
     unknown = b'{"event":"trial_paused","time":1'
     with pytest.raises(ValueError, match="not one whole event"):
         from_line(unknown + SEAL % zlib.crc32(unknown), kinds)
@@ -352,7 +352,7 @@ def test_a_line_that_is_no_event_is_damage(path, content):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_strict_json_cannot_hold_is_refused_and_leaves_no_trace(path, value):
+def test_a_journal_refuses_values_that_json_cannot_hold_and_writes_nothing(path, value):
     with Journal(path) as journal:
         with pytest.raises(ValueError, match="epoch"):
             journal.append(from_fields(epoch(0, val_ece=value)))

@@ -142,7 +142,9 @@ def test_a_trial_keeps_the_first_report_of_a_step_and_the_last_ending(events: li
 
 @settings(max_examples=200)
 @given(run, stories)
-def test_whatever_is_said_the_last_word_counts(first: SweepStarted, events: list[Event]) -> None:
+def test_the_ledger_has_the_last_event_of_each_trial_and_study(
+    first: SweepStarted, events: list[Event]
+) -> None:
     events = [first, *BOTH, *events]
     ledger = Ledger(events)
     order = list(dict.fromkeys(e.key for e in events if isinstance(e, TrialStarted)))
@@ -248,7 +250,7 @@ def count(events: Sequence[Event], study: str, status: str) -> int:
     return [last_status(events, key) for key in searched].count(status)
 
 
-def test_where_there_is_no_journal_nothing_is_known(tmp_path: Path) -> None:
+def test_a_ledger_without_a_journal_is_empty(tmp_path: Path) -> None:
     ledger = read_ledger(tmp_path / "journal.jsonl")
     assert (ledger.sweep, ledger.sweep_id, ledger.status, ledger.ended) == ("", "", "running", None)
     assert ledger.spec == ledger.provenance == {}
@@ -299,7 +301,7 @@ def test_a_study_keeps_the_versions_that_it_was_opened_with() -> None:
     assert [study.versions["torch"] for study in ledger.studies.values()] == ["1", "2"]
 
 
-def test_a_study_says_which_seeds_stand_in_its_table() -> None:
+def test_a_study_knows_the_seeds_of_its_table() -> None:
     told = replace(OPENED, origin={"seeds": [1, 2]})
     for opened, shown in ((OPENED, [0, 1, 2]), (told, [1, 2])):
         study = Ledger([opened]).studies[STUDY]

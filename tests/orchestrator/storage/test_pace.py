@@ -15,7 +15,7 @@ def work(study: str, search: int, *costs: float, **fields: Any) -> Work:
     return Work(study=study, search=search, costs=costs, **given)
 
 
-def test_nothing_is_told_before_a_trial_has_ended() -> None:
+def test_no_time_left_is_estimated_before_a_trial_has_ended() -> None:
     assert seconds_left([work("a", 3)], 2) is None
     assert seconds_left([work("a", 0, 5.0)], 2) == 0
 
@@ -68,7 +68,7 @@ def trial(number: int, time: int, *later: dict[str, Any]) -> list[dict[str, Any]
 END = {"event": "trial_finished", "status": "finished", "metrics": {}}
 
 
-def test_epochs_of_what_runs_tell_before_anything_ended() -> None:
+def test_epochs_of_running_trials_give_an_estimate_before_any_trial_has_ended() -> None:
     epoch = {"event": "epoch", "step": 10, "metrics": {}}
     ledger = journal(*trial(0, 1000, epoch))
     assert ledger.trials["k0"].last_step == 10
@@ -91,7 +91,7 @@ def test_an_earlier_run_tells_costs_but_not_places() -> None:
     assert time_left(ledger, 110.0) == pytest.approx(35 + 30)
 
 
-def test_a_clock_that_is_set_back_makes_nothing_longer(tmp_path: Path) -> None:
+def test_a_clock_that_was_set_back_does_not_lengthen_the_estimate(tmp_path: Path) -> None:
     ledger = journal(*trial(0, 3_600_000, {**END, "seconds": 30.0}), *trial(1, 3_600_000))
     assert time_left(ledger, 10.0) == pytest.approx(4 * 30)
     folder = Storage(tmp_path).sweep("s")
@@ -107,7 +107,7 @@ def test_a_study_without_a_choice_waits_for_no_seeds() -> None:
     assert time_left(ledger, 40.0) == 0
 
 
-def test_status_counts_what_is_measured_on_test_data(tmp_path: Path) -> None:
+def test_status_counts_measurements_on_test_data(tmp_path: Path) -> None:
     """All trials have ended: there is no time left to tell while choices are measured."""
     end = {**END, "seconds": 30.0}
     seed = trial(9, 5000, end)

@@ -84,7 +84,7 @@ def test_every_library_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library_versions() == {"no-such-library": "not installed"}
 
 
-def test_code_libraries_and_machine_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_has_code_libraries_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=25 * 2**26))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", "GPU {}".format)

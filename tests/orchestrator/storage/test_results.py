@@ -22,7 +22,7 @@ def restart(writer: Any, code: str) -> None:
     writer.write("sweep_started", sweep="s", sweep_id="1d", spec={}, provenance=provenance)
 
 
-def test_a_result_is_all_of_its_study(writer: Any) -> None:
+def test_a_result_has_all_facts_of_its_study(writer: Any) -> None:
     """Of two tasks alike but for the figures, with trials of older code and of another seed."""
     restart(writer, "first")
     writer.open("base", row=False)
@@ -97,7 +97,7 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
     ]
 
 
-def test_what_is_known_of_some_seeds_alone_is_not_told_as_of_all(writer: Any) -> None:
+def test_facts_known_of_only_some_seeds_are_left_out_of_a_result(writer: Any) -> None:
     restart(writer, "code")
     study = writer.open("ls", **FACTS)
     alike = {"configuration": CONFIGURATION}
@@ -113,7 +113,7 @@ def test_what_is_known_of_some_seeds_alone_is_not_told_as_of_all(writer: Any) ->
         assert (found.predictions, found.seconds) == known
 
 
-def test_a_choice_is_told_before_it_is_evaluated(writer: Any) -> None:
+def test_a_result_has_the_chosen_configuration_before_the_evaluation(writer: Any) -> None:
     restart(writer, "code")
     study = writer.open("ls+ts")
     older, chosen = (writer.trial(study, n, 0.5, configuration=CONFIGURATION) for n in (0, 1))

@@ -25,7 +25,7 @@ def begun(storage: Path, name: str = "one") -> SweepSpec:
     return spec
 
 
-def test_everything_has_its_place(tmp_path: Path) -> None:
+def test_a_storage_has_fixed_paths(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     sweep = storage.sweep("one")
     found = {
@@ -48,7 +48,7 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl", "chosen", "tune", "shipped.json"])
-def test_whatever_a_sweep_has_left_tells_of_it(tmp_path: Path, mark: str) -> None:
+def test_any_file_of_a_sweep_makes_the_storage_list_the_sweep(tmp_path: Path, mark: str) -> None:
     for name in ("b", "a"):
         (tmp_path / "sweeps" / name / mark).mkdir(parents=True)
     for other in ("run.lock", "owner"):
@@ -74,7 +74,7 @@ def test_a_sweep_runs_in_the_storage_in_which_it_is_found(tmp_path, monkeypatch)
     assert (tmp_path / "new/sweeps/one/sweep.yaml").read_text().startswith("name: one\n")
 
 
-def test_a_specification_is_stored_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
+def test_a_specification_is_stored_with_the_values_of_its_defaults(tmp_path: Path) -> None:
     """Another version may have other defaults."""
     text = SWEEP.format(name="one", storage=tmp_path) + "tags: {team: red}\n"
     spec = parse_sweep(text + "search: {objective: nll}\n", "one")
@@ -103,7 +103,7 @@ def test_a_stored_specification_that_is_wrong_is_named_by_its_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["none", "", "../sweeps/one"])
-def test_a_sweep_that_is_not_there_is_answered_by_those_that_are(tmp_path: Path, name: str) -> None:
+def test_an_unknown_sweep_is_refused_with_the_known_names(tmp_path: Path, name: str) -> None:
     storage = Storage(tmp_path)
     (tmp_path / "sweeps" / "refused").mkdir(parents=True)
     with pytest.raises(InputError, match=r"there are: none$"):
@@ -133,7 +133,9 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [(), ("sweep.yaml",), ("mine.txt",)])
-def test_a_refused_sweep_leaves_only_what_was_there(tmp_path: Path, left: tuple[str, ...]) -> None:
+def test_a_refused_sweep_leaves_only_files_that_were_there_before(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
     sweep = Storage(tmp_path).sweep("one")
     sweep.path.mkdir(parents=True)
     for name in left:
@@ -148,7 +150,7 @@ def test_a_refused_sweep_leaves_only_what_was_there(tmp_path: Path, left: tuple[
 
 
 @pytest.mark.usefixtures("far_east")
-def test_who_runs_a_sweep_is_told(tmp_path: Path) -> None:
+def test_the_owner_file_says_who_runs_a_sweep_and_since_when(tmp_path: Path) -> None:
     sweep = Storage(tmp_path).sweep("one")
     before = datetime.now().astimezone().replace(microsecond=0)
     with sweep.owned():

@@ -140,7 +140,7 @@ def test_a_team_shares_all_but_the_names_of_sweeps(folder: Path) -> None:
     assert again.code == 0
 
 
-def test_only_with_leave_a_colleague_pauses_what_runs(folder: Path) -> None:
+def test_a_colleague_needs_take_to_resume_a_paused_sweep(folder: Path) -> None:
     bob = user(BOB, 0o077, folder)
     place = storage(folder, TEAM, 0)
     path = place / "sweeps/hers"
@@ -159,7 +159,7 @@ def test_only_with_leave_a_colleague_pauses_what_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "umask"), [(0o755, 0o022), (0o700, 0o077)])
-def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(folder, filled, mode, umask):
+def test_users_without_write_permission_can_read_and_change_nothing(folder, filled, mode, umask):
     bob, place = user(BOB, umask, folder), storage(folder, mode, ALICE, filled)
     options, before = f"--storage {place}", contents(place, ALICE)
     reading = [f"{what} hers {options}" for what in ("table", "best", "status", "logs")]
@@ -180,7 +180,7 @@ def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(folder, fill
     assert contents(place, ALICE) == before
 
 
-def test_what_a_user_may_not_read_is_not_taken_for_damaged(folder: Path, filled: Path) -> None:
+def test_unreadable_files_are_not_taken_for_damaged(folder: Path, filled: Path) -> None:
     """Neither outcomes and a journal, nor data that are prepared."""
     bob, shut, his = user(BOB, 0o022, folder), list[Path](), list[str]()
     for name, *patterns in (

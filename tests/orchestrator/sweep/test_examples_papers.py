@@ -169,7 +169,7 @@ def test_the_cpu_sweep_fills_every_row_and_is_small(name):
 @pytest.mark.parametrize(
     "name", [n for n in LAYOUTS if n.startswith(("acls", "aurc", "cls", "mbls-table7"))]
 )
-def test_rows_are_computed_as_the_figures_beside_them_were(name, size):
+def test_rows_of_a_layout_are_computed_like_the_published_figures(name, size):
     studies = {study.recipe.name: study for study in plan(name + size)}
     layout = load_layout(LAYOUTS[name])
     met, stated = set(), set()
@@ -240,7 +240,7 @@ def check_published(
 
 @pytest.mark.parametrize("size", ["", "-cpu"])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
+def test_a_sweep_of_a_paper_tunes_exactly_the_parameters_that_the_paper_tuned(name, size):
     planned, layout = plan(name + size), load_layout(LAYOUTS[name])
     assert planned.spec.search.budget == "paper"
     as_published = layout.paper == "macal"  # "original configurations" of other methods
@@ -274,7 +274,7 @@ def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
 
 
 @pytest.mark.parametrize("name", OF_FIGURES)
-def test_a_sweep_of_a_figure_varies_what_the_figure_shows_and_keeps_published_values(name):
+def test_a_sweep_of_a_figure_varies_only_the_parameters_of_the_figure(name):
     path = Path(str(FOLDER)).parent / f"{name}.yaml"
     planned = make_plan(parse_sweep(path.read_text(encoding="utf-8"), name, path.parent))
     varied = set()
@@ -380,7 +380,7 @@ def tasks() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_default_of_a_task_is_that_of_a_task_there_is(kind, tasks):
+def test_defaults_by_task_name_existing_data_sets_and_models(kind, tasks):
     for name in space_names(kind):
         space = load_space(kind, name)
         for parameter, entry in space.parameters.items():

@@ -33,7 +33,7 @@ def test_the_page_has_every_sweep_and_claim_of_the_papers():
 
 
 @pytest.mark.parametrize("name", [name for _, name, _ in ROWS])
-def test_a_named_sweep_can_be_planned_and_takes_the_hours_that_the_page_says(name, tmp_path):
+def test_each_sweep_on_the_page_of_papers_can_be_planned_and_takes_the_stated_hours(name, tmp_path):
     path = ROOT / "orchestrator" / "examples" / f"{name}.yaml"
     text = path.read_text(encoding="utf-8").replace(VECTORS, made_vectors())
     text = text.replace("logits: logits,", f"logits: {tmp_path / 'none'},")

@@ -51,7 +51,7 @@ def test_studies_come_after_those_they_build_on():
     assert list(rows(plan("mbls, fl, ce", accuracy_tolerance=None))) == ["mbls", "fl", "ce"]
 
 
-def test_what_is_only_built_on_is_no_row():
+def test_recipes_that_others_only_build_on_are_not_rows():
     made = plan("mbls+macal+ts", accuracy_tolerance=None)
     assert rows(made) == {"mbls": False, "mbls+macal": False, "mbls+macal+ts": True}
 
@@ -137,7 +137,7 @@ def test_a_grid_has_as_many_trials_as_points():
     assert set(mbls.searched["mbls"]) == {"margin", "weight"}
 
 
-def test_what_a_paper_tuned_is_all_that_is_searched():
+def test_only_parameters_in_tune_or_spaces_are_searched():
     spaces = {"macal": {"q0": {"choices": [0.3, 0.5]}}}
     tune = {"macal": ["gamma"], "mbls": []}
     made = plan("fl, mbls, ce, ce+macal", tune=tune, spaces=spaces)
@@ -165,7 +165,7 @@ def test_trials_are_counted_by_stage_and_with_further_seeds():
         ("mbls", {"tune": {}}, False),
     ],
 )
-def test_a_sweep_searches_where_a_study_has_two_trials(recipes, rules, searched):
+def test_a_sweep_searches_if_a_study_has_at_least_two_trials(recipes, rules, searched):
     assert searches(plan(recipes, **rules).spec) == searched
 
 
@@ -290,7 +290,7 @@ def test_a_search_begins_at_a_published_default_if_a_paper_prints_each_value(
     assert study.published is published
 
 
-def test_a_rate_of_ours_is_of_one_data_set_alone():
+def test_an_unpublished_learning_rate_holds_for_one_data_set_only():
     tasks = (
         "{dataset: 20newsgroups, model: gpool-cnn, protocol: mbls2022-text}, "
         "{dataset: cifar10, model: resnet50, protocol: mukhoti2020}"

@@ -35,7 +35,7 @@ VARIANTS = {"macal-static": "macal", "ts-fit": "ts", "mbls-wide": "mbls"}
         ),
     ],
 )
-def test_a_recipe_is_read_and_written_alike(text, recipe, stage, own):
+def test_a_parsed_recipe_has_the_name_that_was_parsed(text, recipe, stage, own):
     assert parse_recipe(text) == recipe
     assert recipe.name == text
     assert recipe.stage == stage
@@ -68,7 +68,7 @@ def test_a_recipe_of_given_logits_is_a_calibrator_at_most(text, calibrator, stag
     assert recipe.upstream == (Recipe(("given",)) if calibrator else None)
 
 
-def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is():
+def test_an_unknown_name_is_refused_with_near_names_and_all_names():
     with pytest.raises(InputError) as caught:
         parse_recipe("mbsl")
     near, listing = caught.value.args[0].partition(")")[0].split(" (")
@@ -108,7 +108,7 @@ ORDER = "write method[+refinement][+calibrator]"
         ),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_told_in_full(text, given, line):
+def test_an_invalid_recipe_gets_a_complete_message(text, given, line):
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS, given)
     assert caught.value.args[0] == line
@@ -137,7 +137,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_what_makes_no_recipe_is_refused(mistake):
+def test_texts_that_are_no_recipe_are_refused(mistake):
     text, pieces = WRONG[mistake]
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS)
@@ -164,14 +164,14 @@ def names(*patterns: str, variants: dict[str, str] | None = None) -> list[str]:
     return [recipe.name for recipe in expand_recipes(patterns, variants or {})]
 
 
-def test_wildcards_stand_for_the_plain_methods_of_the_list():
+def test_wildcards_match_the_plain_methods_of_the_list():
     assert names("ce", "*+ts") == ["ce", "ce+ts"]
     assert names("*+ts", "ce", "mbls") == ["ce+ts", "mbls+ts", "ce", "mbls"]
     assert names("ce", "fl", "dfl", "f*+macal+ts") == ["ce", "fl", "dfl", "fl+macal+ts"]
     assert names("ce", "mbls+mixup", "*+ts") == ["ce", "mbls+mixup", "ce+ts", "mbls+mixup+ts"]
 
 
-def test_a_wildcard_method_is_no_method_of_the_list():
+def test_wildcards_do_not_match_recipes_made_by_wildcards():
     assert names("ce", "ls", "*+mixup", "*+ts") == [
         "ce",
         "ls",
@@ -227,11 +227,11 @@ def test_variants_take_the_place_of_their_parts():
         ("cts-fl", [("calibrators", "cts"), ("objectives", "fl")]),
     ],
 )
-def test_every_part_has_its_spaces(part, spaces):
+def test_every_part_of_a_recipe_has_its_search_spaces(part, spaces):
     assert [(space.kind, space.name) for space in part_spaces(part)] == spaces
 
 
-def test_an_unknown_part_has_none():
+def test_an_unknown_part_of_a_recipe_has_no_search_space():
     with pytest.raises(InputError, match="unknown"):
         part_spaces("nothing")
 
@@ -264,7 +264,7 @@ WIDE = Parameter(
         ({"choices": (4.0, 8.0)}, {"choices": (4.0, 8.0), "default": 4.0}),
     ],
 )
-def test_another_range_keeps_what_it_does_not_change(change, expected):
+def test_a_changed_range_keeps_the_fields_that_it_does_not_name(change, expected):
     kind = {"type": "categorical"} if "choices" in change else {}
     rest = {"grid": (), "defaults": {}, "search": True, **kind}
     assert narrow(WIDE, change) == Parameter(**{**vars(WIDE), **change, **rest, **expected})

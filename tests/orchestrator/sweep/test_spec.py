@@ -257,7 +257,7 @@ def test_every_mistake_is_told_in_the_same_words(file_regression):
     file_regression.check("".join(told), encoding="utf-8")
 
 
-def test_an_unknown_recipe_or_network_is_told_with_all_there_are():
+def test_an_unknown_recipe_or_network_is_refused_with_all_known_names():
     assert "(methods: acls, au, " in told_of(BAD["unknown recipe"])
     assert told_of(BAD["a network of images on texts"]).endswith("; models for texts: gpool-cnn")
 
@@ -424,18 +424,18 @@ def test_a_tasks_name_may_hold_signs_in_parts_between_slashes():
     assert task.id == name
 
 
-def test_own_tags_may_hold_our_words_but_not_begin_with_them():
+def test_tags_of_users_may_contain_reserved_words_after_the_beginning():
     tags = {"team.calsweep": "red", "calsweeps": "1", "mlflow_run": "x"}
     assert parse_sweep(f"{GOOD}tags: {tags}\n", "good").tags == tags
 
 
-def test_true_stands_for_one_standard_error_and_false_for_none():
+def test_true_means_one_standard_error_and_false_means_none():
     text = GOOD.replace("{trials: 3}", "{keep_default: true, accuracy_errors: false}")
     found = parse_sweep(text, "good").search
     assert (found.keep_default, found.accuracy_errors) == (1.0, 0.0)
 
 
-def test_the_ends_of_what_is_allowed_are_allowed():
+def test_the_ends_of_allowed_ranges_are_allowed():
     text = GOOD.replace("trials: 3", "accuracy_tolerance: 1, keep_default: 0, trials: 1")
     spec = parse_sweep(
         f"{text}seeds: [0, {2**31 - 1}]\n"
@@ -449,12 +449,12 @@ def test_the_ends_of_what_is_allowed_are_allowed():
     assert own.hang_seconds == 10
 
 
-def test_given_logits_are_read_with_what_a_calibration_takes():
+def test_given_logits_are_read_with_the_resources_of_a_calibration():
     spec = parse_sweep(f"{GOOD}resources: {{calibrate: {{cpu: 2}}}}\n", "good")
     assert spec.resources.given == spec.resources.calibrate == StageResources(cpu=2)
 
 
-def test_a_split_that_nobody_names_is_that_of_protocol_and_data():
+def test_a_missing_split_is_that_of_the_protocol_and_the_data():
     assert parse_sweep(GOOD, "good").tasks[0].split_spec == SplitSpec(validation=0.5, test=0.25)
 
 
@@ -496,7 +496,7 @@ HEAD = GOOD.replace("protocol: digits", "protocol: {base: digits, learns: head}"
         ),
     ],
 )
-def test_a_head_alone_is_for_trained_networks_whose_weights_nothing_else_freezes(text, told):
+def test_learns_head_needs_a_pretrained_network_and_no_other_freezing(text, told):
     with pytest.raises(InputError, match=rf"{re.escape(told)}$"):
         parse_sweep(text, "good")
 

@@ -68,7 +68,7 @@ def replaced(part: Any, way: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-def test_the_sweep_itself_is_one() -> None:
+def test_the_unchanged_sweep_is_valid() -> None:
     assert parse_sweep(yaml.safe_dump(SWEEP), "good.yaml").name == "small"
 
 
@@ -102,7 +102,9 @@ def test_any_text_as_a_value(key: str, text: str) -> None:
 
 @settings(deadline=None)
 @given(way=st.sampled_from(places(SWEEP)), value=VALUES)
-def test_any_value_in_any_place(way: tuple[Any, ...], value: Any) -> None:
+def test_any_value_in_any_place_is_accepted_or_gets_one_line(
+    way: tuple[Any, ...], value: Any
+) -> None:
     assert_told(yaml.dump(replaced(SWEEP, way, value), Dumper=yaml.SafeDumper))
 
 
@@ -127,7 +129,9 @@ def shared(length: int, aliases: int = 9) -> str:
         ("a: &x [y, y]\nb: [*x, *x]", "a: &x [y, y]\na: [*x, *x]"),
     ],
 )
-def test_limits_are_where_they_are_said_to_be(fits: str, exceeds: str) -> None:
+def test_documents_up_to_the_limits_are_read_and_larger_ones_refused(
+    fits: str, exceeds: str
+) -> None:
     assert read_mapping(fits, "here", "a sweep", "a name")
     with pytest.raises(InputError, match=r"^here: line "):
         read_mapping(exceeds, "here", "a sweep", "a name")
@@ -142,7 +146,7 @@ def test_a_word_or_a_time_is_text_as_in_yaml_1_2() -> None:
     assert read_mapping(f"a: {others}", "here", "", "")["a"] == values
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_written_mapping_is_read_back_unchanged() -> None:
     document = {
         "a": ["1e3", 1e3, 1e-30, "no", "1:30", "010", "1.0e3", "2026-01-01", 10, True],
         "1e2": {},
@@ -150,7 +154,7 @@ def test_what_is_written_is_read_again() -> None:
     assert read_mapping(write_mapping(document), "here", "", "") == document
 
 
-def test_a_file_may_be_as_large_as_is_said(tmp_path: Path) -> None:
+def test_a_file_of_up_to_128_kib_is_read(tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     path.write_text("#" * 2**17)
     assert len(read_document(path, "here")) == 2**17

@@ -9,13 +9,13 @@ from orchestrator.tables.published import load_published
 CLAIMS = {claim.name: claim for claim in load_claims()}
 
 
-def test_names_are_unique_and_every_paper_is_heard():
+def test_names_of_claims_are_unique_and_every_paper_has_claims():
     assert len(CLAIMS) == len(load_claims())
     papers = dict.fromkeys(claim.paper for claim in load_claims())
     assert list(papers) == ["acls", "aurc", "cls", "macal", "mbls"]
 
 
-def test_every_claim_compares_what_it_says():
+def test_every_claim_compares_the_recipes_in_its_name():
     plain = {
         "macal-lowers-ece": ("macal Table 3", "*+macal", "*"),
         "macal-beats-ce": ("macal Table 1", "ce+macal", "ce"),

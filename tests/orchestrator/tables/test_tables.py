@@ -75,7 +75,7 @@ class _Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
+def test_a_row_with_the_figures_of_another_recipe_names_that_recipe():
     """Both are of several seeds: one seed that agrees does not make them one."""
     seeds = [{**figures(nll=nll), "brier": nll / 2} for nll in (0.4, 0.5)]
     shifted = [{**seed, "nll": seed["nll"] + 1e-7} for seed in seeds]
@@ -121,7 +121,7 @@ def test_values_that_no_paper_has_are_named():
         ("seconds", "Seconds ↓"),
     ],
 )
-def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
+def test_a_column_heading_has_unit_and_direction(name, heading):
     assert column(name).heading == heading
 
 
@@ -165,7 +165,7 @@ def test_mean_and_sample_deviation_over_seeds_in_percent():
     assert "over 3 seeds" in render(found, "markdown")
 
 
-def test_a_mean_is_taken_seed_by_seed_and_so_is_its_floor():
+def test_means_over_tasks_and_their_floors_are_computed_seed_by_seed():
     def seeds(*eces):
         of_suite = {"x/ece_floor": 0.09}
         return [{"ece": e, "x/ece": e + 0.1, "ece_floor": e / 10, **of_suite} for e in eces]
@@ -298,7 +298,7 @@ def test_sorting_puts_the_best_first_and_loses_no_row():
     assert found.recipes == ("fl", "ce", "ls", "dfl")
 
 
-def test_a_layout_that_was_run_in_part_is_sorted_by_what_was_run():
+def test_a_layout_that_was_run_in_part_is_sorted_by_the_networks_that_ran():
     """No row has a figure on the layout's other networks."""
     ran = "cifar10/resnet50/p"
     ours = [
@@ -698,7 +698,7 @@ def test_line_breaks_and_control_characters_do_not_get_through(name):
     assert not set(text) & {"\x1b", "\x07", "\r"}
 
 
-def test_a_terminal_colours_what_is_better_or_worse_and_dims_all_else():
+def test_a_terminal_colours_better_and_worse_figures_and_dims_the_others():
     ece = (("ce", 0.05, 0.001), ("ls", 0.04, 0.001), ("fl", 0.06, 0.001), ("dfl", 0.0505, 0.001))
     results = [study(name, {"ece": value, "ece_floor": floor}) for name, value, floor in ece]
     results.append(study("[red]acls", status="running"))
@@ -835,7 +835,7 @@ def test_a_baseline_shows_gain_and_loss_with_their_own_sign():
     assert "the difference from row ce" in render(found, "terminal")
 
 
-def test_a_baseline_goes_by_label_or_by_its_only_recipe():
+def test_a_baseline_is_found_by_label_or_by_its_only_recipe():
     found = table_of(study("ce", figures()), study("ls", figures()))
     rows = (Row("mean", ("ce", "ls")), Row("plain", ("ce",)), Row("ls", ("ls",)))
     table = dataclasses.replace(found, rows=rows)
@@ -1061,7 +1061,7 @@ def test_one_recipe_on_two_tasks_may_come_from_two_sweeps():
     assert combine([first, both], [].append) == [*first, *both[1:]]
 
 
-def test_what_is_not_known_of_a_sweep_does_not_differ():
+def test_unknown_data_of_a_sweep_does_not_count_as_different():
     prints = [("a", "ce", ""), ("b", "ls", "1"), ("c", "fl", "")]
     sweeps = [[of_sweep(name, recipe, fingerprint=code)] for name, recipe, code in prints]
     assert len(combine(sweeps)) == 3

@@ -104,7 +104,7 @@ def test_the_lower_number_wins_a_tie_in_an_open_study(sweeps, ask):
     assert [(run.trial.number, run.sweep) for run in ask()] == [(0, later.sweep)]
 
 
-def test_one_sweep_may_have_all_the_best(sweeps, ask):
+def test_the_best_trials_may_all_come_from_one_sweep(sweeps, ask):
     sweeps([0.5])
     sweeps([0.2, 0.1], day=1)
     assert [run.trial.objective for run in ask(top=2)] == [0.1, 0.2]

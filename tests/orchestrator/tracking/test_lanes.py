@@ -71,7 +71,7 @@ def test_chunks_follow_each_other_and_look_for_existing_runs_once(server, writer
     assert server.questions == 1
 
 
-def test_another_password_is_no_other_tracker(server, writer):
+def test_another_password_does_not_make_another_tracker(server, writer):
     assert sync(writer.path, "http://ada:first@127.0.0.1:9").events > 0
     assert sync(writer.path, "http://ada:second@127.0.0.1:9").events == 0
     assert sync(writer.path, "http://127.0.0.1:8").events > 0

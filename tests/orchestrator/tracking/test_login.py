@@ -81,7 +81,7 @@ def test_a_request_that_may_have_taken_effect_is_not_repeated_unseen(closed, mon
     assert len(asked) == 1
 
 
-def test_a_server_that_is_away_or_ill_refuses_nobody(closed, monkeypatch):
+def test_an_unavailable_server_does_not_count_as_a_refused_login(closed, monkeypatch):
     check_login("http://127.0.0.1:9")
     monkeypatch.setattr(Refusal, "status", 503)
     check_login(closed)

@@ -120,7 +120,9 @@ def test_a_short_timeout_does_not_change_later_ones(monkeypatch, timeout, second
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.2, 1), (2.6, 3)])
-def test_a_database_is_asked_for_seconds_and_left(monkeypatch, timeout, seconds):
+def test_a_probe_of_a_database_has_a_timeout_and_closes_the_connection(
+    monkeypatch, timeout, seconds
+):
     asked: list[object] = []
     connection = SimpleNamespace(close=lambda: asked.append("closed"))
     engine = SimpleNamespace(connect=lambda: connection, dispose=lambda: asked.append("disposed"))

@@ -49,7 +49,7 @@ QUERIES = (
 
 
 @pytest.mark.full
-def test_it_answers_as_mlflow_does(uri: str) -> None:
+def test_the_database_reader_gives_the_answers_of_mlflow(uri: str) -> None:
     light, whole = read_tracker(uri), open_tracker(uri)
     assert isinstance(light, DatabaseReader)
     assert light.sweeps() == whole.sweeps()

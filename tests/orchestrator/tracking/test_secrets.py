@@ -296,7 +296,7 @@ def closed_database():
     server.close()
 
 
-def test_a_database_that_lets_nobody_in_says_how_to_log_in(closed_database):
+def test_a_database_that_refuses_the_login_gets_a_remedy_without_the_password(closed_database):
     uri = f"postgresql+psycopg2://ada:{SECRET}@127.0.0.1:{closed_database}/mlflow"
     with pytest.raises(InputError) as caught:
         check_login(uri)

@@ -120,7 +120,7 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
 
 
 @pytest.mark.full
-def test_a_server_keeps_what_every_tracker_keeps(server, tmp_path):
+def test_a_server_fulfils_the_contract_of_trackers(server, tmp_path):
     server.start()
     server.wait()
     tracker = open_tracker(server.uri)

@@ -374,7 +374,7 @@ def test_a_journal_without_events_has_nothing_to_deliver_or_to_end(writer, store
     assert (shipment.events, shipment.runs, shipment.refused) == (0, 0, [])
 
 
-def test_a_study_shows_the_figures_of_what_it_chose_last(writer, store, monkeypatch):
+def test_a_study_shows_the_figures_of_its_last_choice(writer, store, monkeypatch):
     for recipe, objectives in (("mbls", (0.2, 0.1)), ("ce", (0.01,))):
         writer.start()
         study = writer.open(recipe)
@@ -397,7 +397,7 @@ def test_a_study_shows_the_figures_of_what_it_chose_last(writer, store, monkeypa
     assert best["params.mbls.margin"] == "6.0"  # What MLflow was told first.
 
 
-def test_a_clock_that_goes_back_does_not_bring_back_old_values(writer, store):
+def test_new_values_win_although_the_clock_was_set_back(writer, store):
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)
@@ -462,7 +462,7 @@ def test_a_journal_of_two_sweeps_or_without_a_start_is_refused(writer, store):
         sync(writer.path, store)
 
 
-def test_another_store_gets_everything_again(writer, tmp_path):
+def test_a_tracker_at_another_path_gets_every_event_again(writer, tmp_path):
     small_sweep(writer, tmp_path)
     sync(writer.path, f"folder:{tmp_path}/tracked")
     (tmp_path / "linked").symlink_to(tmp_path / "tracked")
@@ -514,7 +514,7 @@ def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, st
     shipper.process.wait()
 
 
-def test_a_fault_is_kept_until_the_tracker_takes_something(writer, store, monkeypatch):
+def test_a_fault_of_the_tracker_is_remembered_until_a_delivery_succeeds(writer, store, monkeypatch):
     writer.start()
     shipper, opened = _shipper._Shipper(writer.path, store, writer.path.parent), open_tracker
 
@@ -613,7 +613,7 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
 
 
 @pytest.mark.full
-def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(writer, tmp_path):
+def test_a_shipper_whose_parent_died_delivers_the_rest_and_closes_open_runs(writer, tmp_path):
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)

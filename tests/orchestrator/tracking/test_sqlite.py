@@ -107,7 +107,7 @@ def test_a_database_is_described_by_its_schema(tmp_path):
         assert describe_database(file) == f"{file}, schema {schema}"
 
 
-def test_an_experiment_and_its_runs_move_and_no_others(tmp_path, monkeypatch):
+def test_only_an_experiment_and_its_runs_get_the_new_path(tmp_path, monkeypatch):
     file = tmp_path / "mlflow.db"
     before = {("1", "old/e"), ("2", "old/e"), ("3", "else")}
     runs = {("1", "old/e/r/artifacts"), ("1", "s3://b/old/e"), ("2", "old/e/r/artifacts")}

@@ -236,7 +236,7 @@ def test_a_model_has_the_name_of_its_task_in_allowed_characters():
     assert model_name("npz:/own:2/convnet/short") == "npz-.own-2.convnet.short"
 
 
-def test_a_single_run_is_there_once_and_whole(tracker, folder, tmp_path):
+def test_a_single_run_is_tracked_once_and_completely(tracker, folder, tmp_path):
     name, report = f"{uuid4().hex}-nights", tmp_path / "report.md"
     report.write_text("all is well")
     night = SingleRun(

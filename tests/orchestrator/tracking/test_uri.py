@@ -148,7 +148,7 @@ def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
     assert "schema" in detail
 
 
-def test_ping_says_what_is_wrong_with_an_address_or_a_server():
+def test_ping_describes_a_wrong_address_or_a_silent_server():
     ok, detail = ping("mlruns")
     assert not ok
     assert "is not supported" in detail

@@ -263,7 +263,7 @@ def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
     assert axes_of(plot.charts[1]) == ["epoch", "validation Acc %"]
 
 
-def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list[Event]) -> None:
+def test_trajectories_of_q_are_labelled_by_gamma(events: list[Event]) -> None:
     plot = drawn(events)["q"]
     title = "retention probability q by epoch"
     assert [(chart.title, chart.label) for chart in plot.charts] == [(title, title)]
@@ -298,7 +298,7 @@ def test_values_that_are_on_or_off_are_named(events: list[Event]) -> None:
     assert not places(plot, 0, "other")
 
 
-def test_what_is_not_there_is_not_drawn(tmp_path: Path) -> None:
+def test_studies_without_data_get_no_plots(tmp_path: Path) -> None:
     told = [*opened(STUDY), started(STUDY, 0, gamma=0.9), scored(STUDY, 0, 0.1)]
     assert write_plots(told, tmp_path) == []
     assert write_plots([], tmp_path / "none") == []
@@ -314,7 +314,7 @@ def test_a_failed_trial_has_a_curve_and_no_point(events: list[Event]) -> None:
     assert {*values(failed["q"], 0, "trial", "gamma")} == {0.8, 0.9, 0.95}
 
 
-def test_what_is_not_finite_is_left_out_of_a_curve(events: list[Event]) -> None:
+def test_curves_leave_out_values_that_are_not_finite(events: list[Event]) -> None:
     told = [*events, started(STUDY, 4, gamma=0.99), *epochs(STUDY, 4, count=1)]
     for number, value in enumerate([0.3, float("nan"), 0.1, float("inf")], start=2):
         metrics = {"val_ece": value, "val_acc": 0.5}

@@ -139,7 +139,7 @@ def test_charts_are_drawn_near_the_screen_and_all_of_them_on_paper(visit):
     ]
 
 
-def test_it_can_be_read_without_scripts(visit):
+def test_a_report_can_be_read_without_scripts(visit):
     page = visit(java_script_enabled=False)
     assert page.locator("table:has(#table-1) tbody tr:visible").count() == 7
     assert page.locator(".controls:visible").count() == 0

@@ -94,7 +94,7 @@ def test_a_page_needs_no_network(parsed, page):
     assert not re.search(r"url\(|@import", page)
 
 
-def test_another_baseline_is_compared_with(source):
+def test_a_report_compares_with_the_chosen_baseline(source):
     told = []
     page = Page(render_report(source, "mbls", lambda *step: told.append(step)))
     rows = {row[0][1]: row for row in page.rows("Test figures")}

@@ -68,7 +68,7 @@ def test_the_scatter_joins_its_front_and_rings_the_baseline():
     assert rows_of(scatter(places, "d", 99.0), "floor")[0]["error"] == 3
 
 
-def test_stages_have_shapes_and_colours_of_their_own():
+def test_each_stage_has_another_shape_and_colour_in_the_scatter():
     chart = scatter([Place("a", 90, 1, "train"), Place("b", 91, 2, "refine")], "", None)
     encoding = layer_of(chart, "mark")["encoding"]
     kinds = encoding["shape"]["scale"]["domain"]
@@ -298,7 +298,7 @@ def test_importance_finds_the_parameter_that_decides():
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_importance_is_of_trials_that_have_every_parameter_and_leaves_optunas_log_alone():
+def test_importance_uses_only_trials_with_every_parameter_and_does_not_change_the_log_level():
     whole = trials(10, lambda values: values["m.a"])
     part = replace(whole[0], number=10, parameters={"m.a": 0.5}, objective=9.0)
     before = logging.get_verbosity()

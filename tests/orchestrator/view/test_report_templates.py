@@ -111,7 +111,7 @@ BAR = IntervalBar(10, 60.04, 35, ("left",))
 # The style sheet
 
 
-def test_colours_mean_what_the_page_says() -> None:
+def test_colours_match_the_legend_of_the_page() -> None:
     sheet = environment().globals["style_css"]
     rules: dict[str, str] = {}
     for selector, body in re.findall(r"^([^{}]+?) \{ (.*) \}$", sheet, re.MULTILINE):
@@ -177,7 +177,7 @@ def panels() -> Iterator[_Outline]:
 
 
 @pytest.mark.parametrize(("count", "filtered"), [(5, False), (6, True)])
-def test_a_filter_stands_above_more_than_five(count: int, filtered: bool) -> None:
+def test_more_than_five_rows_or_charts_get_a_filter(count: int, filtered: bool) -> None:
     costs = {("digits", f"recipe {number}"): 1.0 for number in range(count)}
     found = written("tables.html", "cost_table", costs, "ce", False)
     panels = [chart(f"p{number}", text="text") for number in range(count)]

@@ -313,7 +313,7 @@ def part(store):
     return task_part(told(results, store), TASK, Measured(comparisons=comparisons), "ce")
 
 
-def test_what_is_to_be_seen_is_said(part):
+def test_the_lead_of_a_report_names_the_best_recipe_and_real_differences(part):
     assert not part["seeds"]
     assert part["lead"] == [
         "ls has the lowest ECE, 2.00 %; ce has 4.00 %. A perfectly calibrated "
@@ -384,7 +384,7 @@ def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal,
     }
 
 
-def test_tables_are_of_what_was_measured(store):
+def test_tables_of_a_report_have_only_measured_metrics(store):
     measures = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
     row = dict.fromkeys(("acc", "ece", "nll_after_ts", *reversed(measures)), 0.5)
     suites = {f"{name}/ece": 0.5 for name in "abcdefghijklmnopqr"}
@@ -467,7 +467,7 @@ def test_risk_panels_end_above_the_highest_error_of_all_rows(store):
 # Studies
 
 
-def test_what_is_said_of_a_search(journal, tmp_path):
+def test_a_report_counts_the_trials_of_a_search_in_words(journal, tmp_path):
     journal.start(spec={"search": {"objective": "nll"}})
     study = journal.open("ce", trials=5)
     keys = [journal.trial(study, number, 0.2 - number / 10) for number in range(3)]
@@ -490,7 +490,7 @@ def test_what_is_said_of_a_search(journal, tmp_path):
     assert (first["left"], first["importance"]) == (0, [])
 
 
-def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatch):
+def test_the_most_important_parameter_comes_first(journal, tmp_path, monkeypatch):
     journal.start()
     journal.trial(journal.open("ce"), 0, 0.1)
     shares = {"a": 0.1, "b": 0.7, "c": 0.2}

@@ -191,7 +191,7 @@ def loss_of(name: str, seed: int, network: Network, **parameters: Any) -> tuple[
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_mixup_and_cutmix_are_what_their_papers_say(seed: int) -> None:
+def test_mixup_and_cutmix_follow_the_equations_of_their_papers(seed: int) -> None:
     network, cross_entropy = linear_network(), nn.functional.cross_entropy
     order, source = drawn_by_hand(seed)
     share = source.beta(ALPHA, ALPHA)
@@ -246,7 +246,7 @@ def test_mit_solves_two_mixtures_for_both_sides(variant: str) -> None:
     )
 
 
-def test_every_step_of_mit_is_mixed_anew() -> None:
+def test_every_step_of_mit_draws_new_ratios() -> None:
     layers = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten())
     network = Network(layers, nn.Linear(135, 3))
     method = AUGMENTATIONS.build("mit", variant="a")

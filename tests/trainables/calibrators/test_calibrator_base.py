@@ -129,7 +129,7 @@ THERE_ARE = (
         ("", f"unknown calibrator ''; {THERE_ARE}"),
     ],
 )
-def test_parse_calibrator_says_what_exists(text, words):
+def test_parse_calibrator_lists_the_known_names(text, words):
     with pytest.raises(InputError) as error:
         parse_calibrator(text)
     assert str(error.value) == words
@@ -179,7 +179,7 @@ def test_constructors_check_their_arguments(name, parameters, text):
         build_calibrator(name, **parameters)
 
 
-def test_a_recipe_gives_each_parameter_to_whom_it_belongs():
+def test_a_recipe_gives_each_parameter_to_its_calibrator_or_objective():
     found = calibrator_from_recipe("ts-ls", {"smoothing": 0.1, "selection": "ece"})
     assert found.parameters() == {"selection": "ece", "variant": "paper"}
     assert (found.objective_name, found.objective_parameters) == ("ls", {"smoothing": 0.1})
@@ -235,7 +235,7 @@ def test_variants_that_change_accuracy_say_so():
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "objective", "check"), CHECKED)
-def test_every_recipe_passes_what_plugins_are_checked_for(name, objective, check):
+def test_every_calibrator_passes_the_checks_of_plugins(name, objective, check):
     check(lambda: build(name, objective))
 
 
@@ -259,7 +259,7 @@ def test_saving_and_loading_changes_nothing(rows, fitted, tmp_path, name, object
     assert json.loads(again.read_text()) == described
 
 
-def test_what_is_doubted_is_still_doubted_after_loading(tmp_path):
+def test_a_loaded_calibrator_still_has_the_doubt_of_its_fit(tmp_path):
     with pytest.warns(FitWarning):
         fitted = build("ts").fit(torch.ones(6, 3), torch.arange(6) % 3)
     assert fitted.report.doubt
@@ -369,7 +369,7 @@ def test_a_calibrator_takes_the_place_of_another_one_and_of_nothing_else(rows, t
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_full_disk_leaves_what_was_there(rows, tmp_path, before):
+def test_a_full_disk_leaves_the_earlier_calibrator(rows, tmp_path, before):
     first, second = build("ts").fit(*rows), build("vs").fit(*rows)
     if before:
         save_calibrator(first, tmp_path / "kept")
@@ -387,7 +387,7 @@ def test_a_full_disk_leaves_what_was_there(rows, tmp_path, before):
         assert torch.equal(load_calibrator(tmp_path / "kept")(rows[0]), first(rows[0]))
 
 
-def test_a_calibrator_may_be_kept_in_the_folder_at_hand(rows, tmp_path, monkeypatch):
+def test_a_calibrator_may_be_saved_in_the_working_folder(rows, tmp_path, monkeypatch):
     (tmp_path / "kept").mkdir()
     monkeypatch.chdir(tmp_path / "kept")
     fitted = build("ts").fit(*rows)
@@ -646,7 +646,7 @@ def test_fits_on_good_rows_give_no_warning(fitted, name, objective):
         assert np.isnan(report.objective) == without_objective
 
 
-def test_a_fit_that_moved_some_rows_a_little_did_move():
+def test_a_fit_that_changes_probabilities_slightly_gets_no_doubt():
     # Three in four would be right at a temperature of 1; one row more is, and the first says none.
     logits = torch.tensor([[0.0, 0.0]] + 1000 * [[np.log(3.0), 0.0]])
     labels = (torch.arange(1001) > 751).long()
@@ -723,7 +723,7 @@ def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch, name, obje
     torch.testing.assert_close(whole, parts, rtol=0, atol=SOLVED.get(name, 1e-8))
 
 
-def test_the_loss_that_a_map_is_trusted_by_is_of_all_blocks(rows, monkeypatch):
+def test_the_loss_of_an_affine_fit_sums_over_all_blocks(rows, monkeypatch):
     logits, labels = rows[0][:120].double(), rows[1][:120]
     monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 40})
     fit = AffineFit(logits, torch.zeros(120), labels, torch.tensor([2.0]).double(), (0.0, 0.0))
@@ -766,7 +766,7 @@ def test_a_fit_in_two_steps_counts_the_iterations_of_both(rows, monkeypatch, nam
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
-def test_a_gpu_gives_what_a_cpu_gives(rows, name, objective):
+def test_a_calibrator_gives_the_same_on_gpu_and_cpu(rows, name, objective):
     # Rows of their own: on its fitting rows Venn-Abers jumps where a score differs by rounding.
     (logits, others), (labels, _) = ((part[::2], part[1::2]) for part in rows)
     there = build(name, objective).fit(logits.cuda(), labels.cuda())(others.cuda())
@@ -789,14 +789,14 @@ ON_A_CARD = [
 ]
 
 
-def test_all_but_some_are_tried_on_a_card():
+def test_nearly_all_calibrators_are_tested_on_a_simulated_gpu():
     tried = {parse_calibrator(recipe)[0] for recipe, _ in ON_A_CARD}
     assert {*NAMES} - tried == {"beta", "dirichlet", "meta-mis", "ms"}
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("recipe", "own"), ON_A_CARD)
-def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(recipe, own):
+def test_a_calibrator_gives_the_same_on_a_simulated_gpu_and_a_cpu(recipe, own):
     rows = draw_rows(rows=90, classes=3)
     here = calibrator_from_recipe(recipe, own).fit(*rows)
     expected = here(rows[0])

@@ -60,7 +60,7 @@ def test_each_row_gets_the_calibrator_of_the_other_folds(rows):
         assert torch.equal(out[held_out], fitted(logits[held_out]))
 
 
-def test_there_are_five_folds_of_a_fixed_seed_unless_others_are_asked_for():
+def test_a_cross_fit_has_five_folds_and_seed_0_by_default():
     logits, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
     found, expected = (
         [held.tolist() for _, held in fold_calibrators(Memory, logits, labels, *asked)]
@@ -73,7 +73,7 @@ def test_there_are_five_folds_of_a_fixed_seed_unless_others_are_asked_for():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(rows, grouped):
+def test_a_cross_fit_gives_the_same_on_a_simulated_gpu_and_a_cpu(rows, grouped):
     logits, labels = rows[0][:80], rows[1][:80]
     groups = torch.arange(80) // 4 if grouped else None
     expected = cross_fit(lambda: build_calibrator("ts"), logits, labels, groups=groups)
@@ -95,7 +95,7 @@ def test_folds_are_even_within_classes_and_overall():
         assert int(counts.max() - counts.min()) <= 1
 
 
-def test_a_class_with_one_row_is_no_obstacle(rows):
+def test_a_cross_fit_works_with_a_class_of_one_row(rows):
     logits, labels = rows
     labels = torch.where(labels == 4, 3, labels)
     labels[0] = 4
@@ -104,7 +104,7 @@ def test_a_class_with_one_row_is_no_obstacle(rows):
 
 
 @pytest.mark.full
-def test_there_may_be_as_many_folds_as_rows(rows):
+def test_a_cross_fit_may_have_as_many_folds_as_rows(rows):
     logits, labels = rows[0][:6], rows[1][:6]
     out = cross_fit(lambda: build_calibrator("vs"), logits, labels, folds=6)
     for row in range(6):

@@ -142,7 +142,7 @@ def test_the_scaling_of_cls_goes_no_further_than_its_bounds(step, released):
     assert free.state()["alpha"] > 0
 
 
-def test_what_an_objective_has_learned_is_taken_over_whole():
+def test_an_objective_is_restored_only_from_a_complete_state():
     objective = build_objective("cls")
     objective.restore({"alpha": 0.3, "beta": 1.7})
     assert objective.state() == {"alpha": 0.3, "beta": 1.7}

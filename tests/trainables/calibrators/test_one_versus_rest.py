@@ -81,7 +81,7 @@ def test_logistic_fits_settle_on_rows_that_a_curve_separates() -> None:
         np.testing.assert_allclose(gradient, 0, atol=1e-3)
 
 
-def test_centred_isotonic_takes_rows_of_one_score_together() -> None:
+def test_centred_isotonic_pools_rows_of_equal_scores() -> None:
     probs = torch.tensor([0.2, 0.2, 0.2, 0.6, 0.6, 0.9, 0.9], dtype=torch.float64)
     labels = torch.tensor([0, 1, 0, 0, 1, 1, 1])
     logits = torch.stack([1 - probs, probs], 1).log()
@@ -206,7 +206,7 @@ def test_classes_without_rows_are_noted(rows: Rows) -> None:
     assert report.note == "2 classes have no fitting row"
 
 
-def test_what_is_noted_of_the_own_map_stays_beside_what_is_of_the_mixture(rows: Rows) -> None:
+def test_a_note_of_the_own_map_is_kept_next_to_that_of_the_mixture(rows: Rows) -> None:
     report = build_calibrator("platt").fit(rows[0][:1], rows[1][:1]).report
     assert report is not None
     richer, empty = report.note.split("; ")

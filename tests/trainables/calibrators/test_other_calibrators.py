@@ -11,7 +11,7 @@ from trainables.common.errors import InputError
 from trainables.contracts import draw_rows
 
 
-def test_cts_with_cls_settles_where_classes_push_each_other_back_and_forth():
+def test_cts_with_cls_converges_although_classes_push_each_other():
     draw = np.random.default_rng(3)
     logits = draw.normal(0, 3, (480, 5)).astype(np.float32)
     labels = (logits / 2 + draw.gumbel(size=logits.shape)).argmax(1)
@@ -30,7 +30,7 @@ def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(ro
     assert float(fitted.temperatures[2]) == pytest.approx(common)
 
 
-def test_vector_scaling_goes_on_where_a_class_has_no_say():
+def test_vector_scaling_converges_if_the_slope_of_a_class_has_no_effect():
     """Of two classes one logit is often left at 0: its slope changes nothing."""
     logits, labels = draw_rows(rows=300, classes=2, temperature=4.0)
     logits = torch.stack([logits[:, 0] - logits[:, 1], torch.zeros(300).double()], 1) + 0.0
@@ -120,7 +120,7 @@ def test_spline_of_rows_that_are_all_right_or_wrong_leaves_a_millionth_of_doubt(
     assert ends == pytest.approx({"lowest": value, "highest": value}, rel=1e-9)
 
 
-def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart():
+def test_meta_mis_returns_uniform_probabilities_from_the_threshold_on():
     logits, labels = draw_rows(rows=2000, classes=4)
     fitted = build_calibrator("meta-mis", alpha=0.1).fit(logits, labels)
     log_probs = logits.double().log_softmax(1)
@@ -132,7 +132,7 @@ def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart():
     torch.testing.assert_close(out.exp(), torch.full_like(out, 0.25))
 
 
-def test_meta_acc_says_what_it_can_reach():
+def test_meta_acc_refuses_an_accuracy_that_is_out_of_reach():
     logits, labels = draw_rows(rows=2000, temperature=20.0)
     with pytest.raises(InputError, match=r"accuracy=0\.999 is out of reach"):
         build_calibrator("meta-acc", accuracy=0.999).fit(logits, labels)

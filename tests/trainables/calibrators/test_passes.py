@@ -13,7 +13,7 @@ Rows = tuple[Tensor, Tensor]
 
 
 @pytest.mark.parametrize("recipe", ["ts-ls", "ts-mse", "cts-cls", "pts"])
-def test_blocks_made_anew_for_each_pass_give_what_kept_ones_give(recipe, rows, monkeypatch):
+def test_blocks_built_for_each_pass_give_the_same_as_kept_blocks(recipe, rows, monkeypatch):
     whole = calibrator_from_recipe(recipe, {}).fit(*rows)
     monkeypatch.setattr("trainables.calibrators._minimize.KEPT_VALUES", 0)
     anew = calibrator_from_recipe(recipe, {}).fit(*rows)

@@ -78,7 +78,7 @@ def test_temperatures_stop_where_the_plain_run_does(rows: Rows, name: str, objec
 
 @pytest.mark.usefixtures("shorter")
 @pytest.mark.parametrize("objective", ["ce", "cls", "ls"])
-def test_the_network_is_where_the_plain_run_leaves_it(rows: Rows, objective: str) -> None:
+def test_the_released_pts_network_equals_a_plain_training_loop(rows: Rows, objective: str) -> None:
     logits, labels = rows[0][:200].float(), rows[1][:200]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)

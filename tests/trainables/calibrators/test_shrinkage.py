@@ -199,7 +199,7 @@ def test_a_map_that_rows_do_show_is_found(name) -> None:
 
 
 @pytest.mark.parametrize("name", [*RICH, *MIXED])
-def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
+def test_a_rich_map_that_gains_nothing_equals_temperature_scaling(name, rows) -> None:
     logits, labels = rows[0][:1], rows[1][:1]
     fitted, ts = (build_calibrator(n).fit(logits, labels) for n in (name, "ts"))
     torch.testing.assert_close(fitted(rows[0]), ts(rows[0]))
@@ -212,7 +212,7 @@ def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
 
 
 @pytest.mark.parametrize("name", RICH)
-def test_where_nothing_is_gained_the_objective_is_that_of_temperature_scaling(name) -> None:
+def test_the_objective_of_a_map_that_gains_nothing_is_that_of_temperature_scaling(name) -> None:
     fitted = build_calibrator(name).fit(torch.ones(6, 3), torch.arange(6) % 3)
     unmoved = "the fit did not change the probabilities of the fitting rows"
     expected = FitReport(True, 0, fitted.report.objective, EQUAL_NOTE, unmoved)
@@ -230,7 +230,7 @@ def test_the_pull_does_not_know_the_scale_of_the_logits(scale, rows) -> None:
     torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-2)
 
 
-def test_the_lowest_held_out_loss_decides_and_worse_than_nothing_ends_it() -> None:
+def test_the_pull_with_the_lowest_held_out_loss_is_chosen() -> None:
     asked = []
 
     def score(pull: float) -> float:
@@ -247,7 +247,9 @@ def test_the_lowest_held_out_loss_decides_and_worse_than_nothing_ends_it() -> No
 @pytest.mark.parametrize(
     ("rows", "folds", "held"), [(1, 0, 0), (3, 3, 3), (7, 5, 7), (5000, 2, 2000)]
 )
-def test_rows_are_held_out_once_until_there_are_enough(rows: int, folds: int, held: int) -> None:
+def test_each_row_is_held_out_at_most_once_and_at_most_2000_in_all(
+    rows: int, folds: int, held: int
+) -> None:
     masks = list(validation_folds(rows, torch.device("cpu")))
     assert len(masks) == folds
     counts = sum((mask.long() for mask in masks), torch.zeros(rows, dtype=torch.long))

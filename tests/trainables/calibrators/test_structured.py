@@ -83,7 +83,7 @@ def test_a_strong_penalty_leaves_temperature_scaling(rows: Rows, name: str) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["svs", "sms"])
-def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(name) -> None:
+def test_cls_makes_class_losses_equal_if_the_map_can(name) -> None:
     logits, labels = draw_rows(rows=600, classes=4)
     labels = torch.where(labels == 3, torch.arange(len(labels)) % 4, labels)
     losses = F.nll_loss(

@@ -40,7 +40,7 @@ def test_the_grid_is_searched_for_the_smallest_error(rows):
     assert fitted.report.note == "objective is the ECE on a grid"
 
 
-def test_of_equal_errors_on_the_grid_the_smallest_temperature_counts():
+def test_the_smallest_temperature_wins_if_errors_on_the_grid_are_equal():
     logits, labels = 1e4 * torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
     fitted = build_calibrator("ts", selection="ece").fit(logits, labels)
     assert float(fitted.temperature) == pytest.approx(0.1)

@@ -35,13 +35,13 @@ def test_the_ending_of_a_file_says_its_kind(kind, start, tmp_path):
     assert path.read_bytes().startswith(start)
 
 
-def test_another_ending_is_refused_and_writes_nothing(tmp_path):
+def test_a_chart_refuses_an_unknown_file_ending_and_writes_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"^expected one of .pdf, .png, .svg, got '.gif'$"):
         CHART.save(tmp_path / "chart.gif")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_have_words_and_colours_of_their_own():
+def test_chart_files_contain_their_texts_and_fixed_colours():
     root = ElementTree.fromstring(CHART.image(".svg"))
     assert {"a title", "epoch", "ECE %"} <= {*root.itertext()}
     text = CHART.image(".svg").decode()

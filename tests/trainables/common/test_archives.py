@@ -96,7 +96,7 @@ def assert_refused(read: Callable[[], Any], expected: str) -> None:
 
 
 @pytest.mark.parametrize("fault", MEMBERS)
-def test_a_member_that_is_no_array(tmp_path, fault):
+def test_an_archive_member_that_is_no_array_is_refused(tmp_path, fault):
     content, expected = MEMBERS[fault]
     path = tmp_path / "own.npz"
     for arrays in (DATA, LOGITS):
@@ -128,7 +128,7 @@ def test_a_directory_with_the_wrong_size_of_the_header_is_refused(tmp_path, pack
     tracemalloc.stop()
 
 
-def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path, monkeypatch):
+def test_an_archive_that_unpacks_to_more_than_the_free_memory_is_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "own.npz", zeros=np.zeros(10**7, np.uint8))
     free = SimpleNamespace(available=10**7)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
@@ -179,7 +179,7 @@ def test_a_cut_archive(tmp_path):
         assert_refused(lambda: read_logits(path), told)
 
 
-def test_a_flipped_byte_is_told_or_means_nothing(tmp_path):
+def test_a_flipped_bit_in_an_archive_is_refused_or_changes_no_value(tmp_path):
     path = tmp_path / "own.npz"
     np.savez_compressed(path, **DATA)
     whole = path.read_bytes()

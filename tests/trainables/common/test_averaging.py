@@ -4,7 +4,7 @@ import torch
 from trainables.common.logit_rows import full_precision, log_mean_probabilities
 
 
-def test_it_is_the_log_of_the_mean():
+def test_log_mean_probabilities_returns_the_log_of_the_mean():
     logits = torch.randn(4, 5, 3, dtype=torch.float64)
     expected = logits.softmax(dim=2).mean(dim=0).log()
     torch.testing.assert_close(log_mean_probabilities(logits), expected)

@@ -67,7 +67,7 @@ def test_numbers_become_floats_and_counts_whole_numbers():
         check_count("x", 1.5, 0)
 
 
-def test_a_choice_and_a_flag_are_one_of_few():
+def test_a_choice_or_a_flag_outside_the_allowed_values_is_refused():
     assert check_choice("x", "b", ("a", "b")) == "b"
     assert [check_choice("x", value, (False, True)) for value in (True, False)] == [True, False]
     refused: list[tuple[Callable[[], Any], str]] = [

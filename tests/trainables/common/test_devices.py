@@ -43,7 +43,7 @@ def test_the_share_of_a_gpu_bounds_tensors_and_context(gpus, of):
     assert share * total + CONTEXT_BYTES == pytest.approx(of * total)
 
 
-def test_a_share_hardly_larger_than_a_context_is_not_used_up_by_it():
+def test_a_small_share_keeps_half_for_data_besides_the_cuda_context():
     with pretended_card(total=2 * GIBIBYTE) as shares:
         trial_device(0.25)
     assert shares == [(0, 0.125)]
@@ -57,7 +57,7 @@ def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch):
     assert default_device() == CPU
 
 
-def test_free_memory_is_what_the_card_and_the_own_share_leave():
+def test_free_memory_is_limited_by_the_gpu_and_the_share_of_the_trial():
     device = torch.device("cuda")
     with pretended_card(free=60 * GIBIBYTE, total=80 * GIBIBYTE, reserved=GIBIBYTE):
         assert free_memory(device) == 60 * GIBIBYTE
@@ -66,7 +66,7 @@ def test_free_memory_is_what_the_card_and_the_own_share_leave():
         assert free_memory(device) == 40 * GIBIBYTE - context - GIBIBYTE
 
 
-def test_data_takes_half_of_what_is_free():
+def test_data_takes_at_most_half_of_the_free_memory():
     with pretended_card(free=100, total=100):
         assert fits(50, torch.device("cuda"))
         assert not fits(51, torch.device("cuda"))
@@ -98,7 +98,7 @@ def test_determinism_is_switched_on_and_off(monkeypatch):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_one_thread_ends_with_as_many_as_there_were():
+def test_one_thread_restores_the_number_of_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -54,7 +54,7 @@ def test_a_long_path_in_a_long_message_stays_whole(start):
     assert str(InputError(text)) == text
 
 
-def test_memory_that_ran_out_is_told_whatever_raises_it():
+def test_any_exception_caused_by_lack_of_memory_is_recognised():
     try:
         try:
             raise OSError("libtorch.so: failed to map segment from shared object")
@@ -69,7 +69,7 @@ def test_memory_that_ran_out_is_told_whatever_raises_it():
 
 
 @pytest.mark.parametrize("limit", [resource.RLIM_INFINITY, 4 << 30])
-def test_a_sweep_starts_where_its_libraries_find_room(monkeypatch, limit):
+def test_a_sweep_starts_if_the_address_space_suffices_for_its_libraries(monkeypatch, limit):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
     require_addresses()
 

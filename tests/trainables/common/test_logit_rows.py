@@ -72,7 +72,7 @@ def test_the_smallest_rows_are_let_in():
         (EYE, [-1, 2], "got -1 in row 0"),
     ],
 )
-def test_other_rows_are_refused(logits, labels, text):
+def test_logits_and_labels_of_another_form_are_refused(logits, labels, text):
     with pytest.raises(InputError, match=text):
         check_rows(logits, labels)
 

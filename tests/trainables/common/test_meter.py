@@ -59,7 +59,9 @@ def test_without_the_systems_help_memory_is_read_after_each_epoch(monkeypatch):
     ("status", "peak"),
     [("VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n", 2 * MEBIBYTE), ("VmRSS: 9 kB\n", 7)],
 )
-def test_the_peak_is_what_the_system_tells_or_what_is_resident(tmp_path, monkeypatch, status, peak):
+def test_the_peak_memory_comes_from_the_system_or_is_the_resident_memory(
+    tmp_path, monkeypatch, status, peak
+):
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=7))
     monkeypatch.setattr(devices, "psutil", SimpleNamespace(Process=lambda: process))
     for name in ("RESET", "STATUS"):

@@ -75,7 +75,7 @@ def test_code_that_needs_a_result_of_torch_is_run_with_torch() -> None:
     assert base.anything.as_often().as_it_is is not None  # It may be kept.
 
 
-def test_a_type_from_the_door_knows_its_instances() -> None:
+def test_lazily_imported_types_recognise_their_instances() -> None:
     assert isinstance(torch.zeros(1), later.Tensor)
     assert not isinstance(1, later.Tensor)
     assert isinstance(torch.Generator(), later.Generator)

@@ -51,14 +51,14 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer():
         ("a/" * 2100, "it is too long"),
     ],
 )
-def test_what_cannot_be_a_path(text, reason):
+def test_a_text_that_cannot_be_a_path_is_refused(text, reason):
     with pytest.raises(InputError) as caught:
         local_path(text, "storage")
     assert str(caught.value).startswith("storage: ")
     assert reason in str(caught.value)
 
 
-def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
+def test_a_removed_working_folder_gets_one_line(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -71,7 +71,7 @@ def test_a_url_that_became_a_path_is_reported_as_a_url():
         local_path(Path("s3://b/x"), "--out")
 
 
-def test_storage_of_another_kind_is_told_what_is_allowed():
+def test_a_storage_with_another_scheme_is_refused_with_the_allowed_ones():
     with pytest.raises(InputError, match=r"is a URL; .*; or s3://BUCKET/PATH or gs://"):
         storage_folder("hdfs://host/x")
 

@@ -55,7 +55,7 @@ def nothing() -> None:
     pass
 
 
-def test_batches_are_progress_and_so_is_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_and_cpu_time_count_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that tells takes a little of it itself, and so do threads that look for data."""
     intervals = [nothing, beat, nothing, nothing, nothing]
     assert signs(monkeypatch, intervals, [0.0, 0.0, 0.4, 0.6, 0.1]) == [1, 3]

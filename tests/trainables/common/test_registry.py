@@ -48,7 +48,7 @@ def test_every_module_is_an_entry(kinds):
         kinds.register("alpha")(object)
 
 
-def test_three_near_names_are_told_at_most(kinds):
+def test_at_most_three_near_names_are_suggested(kinds):
     for letter in "bcde":
         kinds.register(f"beta_{letter}")(type("Beta", (), {}))
     with pytest.raises(InputError) as caught:

@@ -45,7 +45,7 @@ def test_a_shared_folder_takes_the_place_of_the_umask(tmp_path, mode, made):
     assert (tmp_path / "new").stat().st_mode & 0o777 == made
 
 
-def test_a_folder_that_is_not_there_changes_nothing(tmp_path):
+def test_a_missing_folder_does_not_change_the_umask(tmp_path):
     follow_folder(tmp_path / "absent")
     assert os.umask(0o027) == 0o027
 

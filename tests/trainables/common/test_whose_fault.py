@@ -71,7 +71,7 @@ def test_reasons_and_tracebacks_are_short(monkeypatch):
     assert reason_of(caught.value) == "OSError: no answer from word-pass-?"
 
 
-def test_an_index_out_of_range_on_a_device_comes_again_everywhere():
+def test_a_device_side_assert_is_not_retried_on_another_machine():
     asserted = torch.AcceleratorError("CUDA error: device-side assert triggered")
     assert is_machines_fault(asserted)
     assert is_final(reason_of(asserted))

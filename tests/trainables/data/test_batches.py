@@ -164,7 +164,7 @@ def test_drawn_crops_are_distributed_as_torchvisions():
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (12, 12)])
-def test_where_no_crop_fits_the_largest_allowed_centre_is_taken(height, width, monkeypatch):
+def test_the_largest_allowed_centre_is_taken_if_no_crop_fits(height, width, monkeypatch):
     """Areas above that of the image make every try fail."""
     monkeypatch.setattr("trainables.data._images.AREAS", (5.0, 5.0))
     theirs = RandomResizedCrop.get_params(torch.zeros(3, height, width), [5.0, 5.0], [3 / 4, 4 / 3])
@@ -219,7 +219,7 @@ def test_batches_are_in_order_for_images_on_every_device(images, device, residen
     assert len(batcher) == 50
 
 
-def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images, monkeypatch):
+def test_a_failing_reader_raises_and_an_abandoned_reader_ends(images, monkeypatch):
     monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: False)
     batcher = form().batcher(images)
     before = threading.active_count()

@@ -89,7 +89,9 @@ def test_a_folder_of_results_is_one_task_for_each_log(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_sample_is_told_with_its_row(sample: Any, told: str, tmp_path: Path) -> None:
+def test_an_invalid_sample_of_the_harness_is_refused_with_its_row(
+    sample: Any, told: str, tmp_path: Path
+) -> None:
     path = write_lines(tmp_path, harness(0, -1.0, -2.0), sample)
     with pytest.raises(InputError, match=told) as raised:
         read_logits(path)
@@ -173,6 +175,6 @@ def test_a_choice_that_is_not_listed_counts_as_the_smallest_with_a_note(tmp_path
         ),
     ],
 )
-def test_a_wrong_sample_of_inspect_is_told(sample: Any, told: str, tmp_path: Path) -> None:
+def test_an_invalid_sample_of_inspect_is_refused(sample: Any, told: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=told):
         read_logits(write_log(tmp_path, sample))

@@ -83,12 +83,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_labels_that_fit_neither_way_are_refused(case):
+def test_labels_that_are_neither_names_nor_numbers_of_classes_are_refused(case):
     classes, labels, told = WRONG[case]
     assert told in refusal(number_labels, [LabelPart(labels, "a.csv: labels")], [*classes])
 
 
-def test_both_parts_are_read_in_the_same_way():
+def test_labels_of_both_parts_are_read_in_the_same_way():
     parts = [LabelPart([1, 2, 3], "fit"), LabelPart([0, 1], "test")]
     with pytest.warns(DataNote, match="^fit: some labels are not names of classes"):
         fit, test = number_labels(parts, "1234")

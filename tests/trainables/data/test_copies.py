@@ -57,7 +57,7 @@ def test_copies_are_counted_by_part_and_stored_as_numbers(tmp_path):
     assert [str(each.message) for each in told] == [f"{name}: {line}"]
 
 
-def test_data_without_copies_say_nothing(tmp_path, digits):
+def test_data_without_copies_print_no_lines(tmp_path, digits):
     for data in (prepare(write(tmp_path, 0), "unused", SPLIT, tmp_path / "p"), digits):
         assert data.copies is not None
         assert (data.copies.test, data.copies.validation_train, data.copies.lines()) == (0, 0, [])

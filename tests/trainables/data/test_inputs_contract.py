@@ -291,7 +291,7 @@ def wanted(
 
 
 @pytest.mark.full
-def test_an_interrupted_training_ends_as_it_would_have(prepared, kind, tmp_path):
+def test_an_interrupted_training_ends_like_an_undisturbed_one(prepared, kind, tmp_path):
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     request = wanted(prepared, kind, epochs=3, parts={"mixup": {}})
     whole, resumed = (open_stage(request, store, data) for _ in range(2))
@@ -478,7 +478,9 @@ class Sounds(Inputs, kind="sounds"):
 """
 
 
-def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(tmp_path, monkeypatch):
+def test_one_file_defines_a_kind_of_data_also_for_code_that_only_opens_stored_data(
+    tmp_path, monkeypatch
+):
     (tmp_path / "sounds.py").write_text(SOUNDS)
     monkeypatch.setattr("trainables.data.__path__", [*trainables.data.__path__, str(tmp_path)])
     fields = {"name": "a", "classes": ["b", "c"], "split_rule": "", "source": ""}

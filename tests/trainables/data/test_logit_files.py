@@ -85,7 +85,7 @@ def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(tmp_path,
 
 @pytest.mark.parametrize("name", ["{0}_{1}", "{1}_{0}"])
 @pytest.mark.parametrize("pair", [("logits", "labels"), ("predictions", "ground_truth")])
-def test_an_archive_of_two_parts(tmp_path, name, pair):
+def test_an_archive_may_have_one_part_to_fit_on_and_one_to_test_on(tmp_path, name, pair):
     parts = {"fit": (LOGITS, [2, 1]), "test": (SCORES[:1] + 1, [0])}
     arrays = {
         name.format(array, part): values
@@ -172,7 +172,7 @@ def test_a_pickle_that_refers_elsewhere_or_to_another_codec_is_refused(tmp_path)
         assert told == f"{tmp_path / name}.p: {text}"
 
 
-def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
+def test_an_hdf5_file_without_h5py_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "a.h5").touch()
     told = f"{tmp_path}/a.h5: needs h5py: pip install 'calsweep[hdf5]'"
@@ -180,7 +180,7 @@ def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("read", [read_logits, logit_sets])
-def test_an_address_of_another_machine_is_told(read):
+def test_logits_at_a_url_are_refused(read):
     with pytest.raises(InputError, match=r"logits: 's3:/+bucket/a\.npz' is a URL; use a path on"):
         read("s3://bucket/a.npz")
 
@@ -449,7 +449,7 @@ def test_labels_in_other_forms_are_taken_with_a_note(tmp_path):
         assert read_logits(path).rows.labels.tolist() == [1, 0]
 
 
-def test_a_folder_is_not_said_to_be_missing(tmp_path):
+def test_a_folder_instead_of_a_file_gets_its_own_message(tmp_path):
     with pytest.raises(InputError, match=f"^{tmp_path}: is a folder; use a file$"):
         read_logits(tmp_path)
 
@@ -469,7 +469,7 @@ def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path):
         read_logits(path)
 
 
-def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
+def test_probabilities_named_logits_are_refused_with_a_remedy(tmp_path):
     path = write(tmp_path / "a.npz", logits=SCORES, labels=[2, 1])
     told = r"the logits are probabilities .*add --kind probs .*`inputs: \{kind: probs\}`"
     with pytest.raises(InputError, match=told):

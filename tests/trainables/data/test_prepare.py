@@ -135,7 +135,7 @@ def test_blocks_are_all_rows_in_order(step, monkeypatch):
     assert [len(block) for block in blocks[:-1]] == [step] * ((8 - 1) // step)
 
 
-def test_rows_are_written_block_by_block_and_told_every_few_seconds(tmp_path, monkeypatch):
+def test_rows_are_written_in_blocks_with_a_notice_every_few_seconds(tmp_path, monkeypatch):
     told: list[str] = []
     seconds = [0.0]
     monkeypatch.setattr(_prepared, "time", SimpleNamespace(monotonic=lambda: seconds[-1]))

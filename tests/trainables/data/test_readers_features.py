@@ -157,7 +157,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 @pytest.mark.filterwarnings("ignore::trainables.data.DataNote")
-def test_wrong_files_are_told_in_a_line_that_names_array_and_row(case: str, tmp_path: Path) -> None:
+def test_invalid_feature_files_get_one_line_with_array_and_row(case: str, tmp_path: Path) -> None:
     changes, message = WRONG[case]
     arrays = {**named("train", "test"), **changes}
     place = write_npz(tmp_path, {name: its for name, its in arrays.items() if its is not None})

@@ -225,7 +225,7 @@ def test_lists_of_places_are_read_as_they_are_published(form, tmp_path):
     assert found.test().labels.tolist() == [0, 1]
 
 
-def test_an_image_that_a_list_names_in_vain_is_told_beforehand(long_tail):
+def test_a_missing_image_of_a_list_is_found_before_reading(long_tail):
     path = long_tail / "imagenet" / "val" / WNIDS[1] / f"{WNIDS[1]}-val_0.JPEG"
     path.unlink()
     named = long_tail / "imagenet" / "val" / path.name
@@ -308,7 +308,7 @@ def miniature(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
-def test_other_modes_become_rgb(miniature, mode):
+def test_images_of_other_modes_become_rgb(miniature, mode):
     name, root, path = miniature
     with Image.open(path) as image:
         other = image.convert(mode)

@@ -123,7 +123,7 @@ def test_a_revision_that_moves_is_noted_and_the_first_commit_stays(put, tmp_path
     assert moved.fingerprint != first.fingerprint
 
 
-def test_a_commit_that_was_downloaded_asks_the_hub_nothing(put, hub, tmp_path):
+def test_a_downloaded_commit_needs_no_request_to_the_hub(put, hub, tmp_path):
     name = f"hf:ada/pets@{put()}"
     read_source(name, tmp_path)
     hub.calls.clear()

@@ -270,7 +270,7 @@ def test_a_crop_is_cut_out_of_image_and_mask_alike(noise, crop):
             assert torch.equal(masks[row], mask)
 
 
-def test_a_scaled_crop_shows_what_its_window_says():
+def test_a_scaled_crop_shows_the_pixels_of_its_window():
     row, column = np.mgrid[:40, :60]
     values = np.stack((row, column, row, row // 10), axis=2).astype(np.uint8)
     inputs = MaskedImages((40, 60), (0.0,) * 3, (1.0,) * 3, crop=16)
@@ -333,7 +333,7 @@ def test_rows_of_another_form_are_refused(wrong):
     )
 
 
-def test_an_image_larger_than_a_batch_comes_alone():
+def test_an_image_larger_than_a_batch_is_read_alone():
     large = np.zeros((1, 725, 725, 3), np.uint8)
     assert MaskedImages((725, 725), (0.5,) * 3, (0.5,) * 3).batcher(large).at_once == 1
 

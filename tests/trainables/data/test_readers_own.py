@@ -76,7 +76,7 @@ def test_npz_mean_and_deviation_are_those_of_the_training_images(archive, write_
     np.testing.assert_allclose(info.inputs.std, scaled.std(axis=(0, 1, 2)), atol=1e-6)
 
 
-def test_npz_other_accepted_forms(archive, write_npz):
+def test_an_npz_file_may_have_grey_images_and_named_classes(archive, write_npz):
     for part in ("train", "test"):
         archive[f"x_{part}"] = archive[f"x_{part}"][..., 0]
         archive[f"y_{part}"] = archive[f"y_{part}"].astype(np.uint8)[:, None]
@@ -119,7 +119,7 @@ PEOPLES_ARCHIVES = {
 
 
 @pytest.mark.parametrize("form", PEOPLES_ARCHIVES)
-def test_archives_as_people_keep_them_give_the_same_rows(form, archive, write_npz):
+def test_common_forms_of_archives_give_the_same_rows(form, archive, write_npz):
     change, told = PEOPLES_ARCHIVES[form]
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -277,7 +277,7 @@ def _convert(path: Path, mode: str) -> None:
     ("modes", "channels"),
     [("L", 1), ("1", 1), ("L1", 1), ("P", 3), (["LA"], 3), (["L", "LA"], 3), ("LP", 3)],
 )
-def test_only_what_is_grey_and_opaque_all_over_stays_grey(folder, modes, channels):
+def test_images_stay_grey_only_if_all_are_grey_and_opaque(folder, modes, channels):
     paths = sorted(folder.rglob("*.png"))
     for number, path in enumerate(paths):
         _convert(path, modes[number % len(modes)])
@@ -363,7 +363,7 @@ def test_class_folders_that_differ_in_blanks_only_are_refused(folder):
     )
 
 
-def test_folder_passes_over_what_is_hidden_or_no_image(folder):
+def test_a_folder_of_images_ignores_hidden_files_and_other_files(folder):
     for place in ("train", "test"):
         (folder / place / ".thumbs").mkdir()
         (folder / place / "notes.txt").write_text("?")
@@ -399,7 +399,7 @@ def _shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
-def test_what_counts_as_an_image(tmp_path):
+def test_image_files_are_recognised_by_their_ending(tmp_path):
     for ending in ["bmp", "gif", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp", "JPG"]:
         (tmp_path / f"a.{ending}").write_text("")
         assert is_image(tmp_path / f"a.{ending}")
@@ -439,7 +439,7 @@ def test_an_image_of_deeper_channels_is_refused(mode, monkeypatch):
         pytest.fail("it was opened")
 
 
-def test_an_image_of_another_size_is_told_by_width_and_height(folder):
+def test_an_image_of_another_size_is_refused_with_width_and_height(folder):
     path = folder / "train" / "cat" / "0.png"
     files = ImageFiles([path], np.zeros(1, np.int64), (4, 6))
     with pytest.raises(InputError, match=r"0\.png: expected 6 x 4 pixels, got 7 x 5$"):
@@ -508,7 +508,7 @@ def labels_of(folder: Path) -> tuple[list[int], list[int] | None]:
     return train.tolist(), None if test is None else test.tolist()
 
 
-def test_classes_directly_below_are_one_part(folder):
+def test_class_folders_without_train_and_test_are_one_part(folder):
     parted = read_source(f"folder:{folder}", "unused")
     assert labels_of(folder) == (parted.train.labels.tolist(), parted.test.labels.tolist())
     reader = find_reader(f"folder:{folder}", "unused")
@@ -527,7 +527,7 @@ def test_classes_directly_below_are_one_part(folder):
     assert find_reader(f"folder:{folder}", "unused").check() == SourceStatus(True, told)
 
 
-def test_a_folder_that_is_gone_holds_no_test_image(folder):
+def test_a_removed_folder_has_no_test_images(folder):
     reader = find_reader(f"folder:{folder}", "unused")
     shutil.rmtree(folder)
     assert reader.test_paths() == []
@@ -612,7 +612,7 @@ def test_folder_fault(fault, folder):
         ("logits", "use the path of a file of logits"),
     ],
 )
-def test_a_path_with_nothing_says_what_belongs_there(kind, remedy):
+def test_a_missing_path_gets_the_expected_layout_as_remedy(kind, remedy):
     with TemporaryDirectory() as short:  # A long path would be cut.
         place = f"{short}/none"
         status = find_reader(f"{kind}:{place}", "unused").check()

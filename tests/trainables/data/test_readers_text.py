@@ -161,7 +161,7 @@ def test_a_list_of_classes_may_have_a_mark_and_blanks(write):
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_part_for_validation_is_told_not_to_be_used(lines, tmp_path):
+def test_a_note_says_that_a_validation_folder_is_not_used(lines, tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / part).mkdir()
         for kind in ("cat", "dog"):
@@ -198,7 +198,7 @@ def test_classes_are_those_of_the_training_texts(write):
     np.testing.assert_array_equal(found.train.labels, np.arange(24) % 12)
 
 
-def test_a_changed_list_of_classes_or_vectors_is_another_source(write, tmp_path):
+def test_changed_classes_or_embeddings_change_the_signature_of_texts(write, tmp_path):
     vectors = tmp_path / "glove.txt"
     vectors.write_text("\n".join(GLOVE) + "\n", encoding="utf-8")
     folder = write(["cat", "dog"], train=rows(8), test=rows(4))
@@ -295,7 +295,7 @@ def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label():
     assert fingerprint(again) == fingerprint(rows[0])
 
 
-def test_there_is_no_other_view_of_texts_than_the_texts():
+def test_texts_have_no_augmented_views():
     batcher = Texts(length=3).batcher(np.zeros((2, 3), np.int32))
     (batch,) = batcher.batches(torch.arange(2), 2)
     assert torch.equal(batcher.view(batch, "none", torch.Generator()), batch)
@@ -547,7 +547,7 @@ def test_a_bad_file_of_a_class_is_named(tmp_path, content, text):
         read_source(f"text:{tmp_path / 'own'}", "unused")
 
 
-def test_a_folder_without_texts_says_what_is_needed(tmp_path):
+def test_a_folder_without_texts_is_refused_with_the_expected_layout(tmp_path):
     told = refusal(read_source, f"text:{tmp_path / 'none'}", "unused")
     assert told.startswith(f"{tmp_path}/none does not exist or is not a folder; use JSON lines")
     (tmp_path / "cat").mkdir()

@@ -38,7 +38,7 @@ def test_rounded_rows_are_divided_by_their_sums(digits, zero, tmp_path):
     np.testing.assert_allclose(found, np.maximum(probs / sums, zero))
 
 
-def test_zeros_of_rounded_rows_are_told(tmp_path):
+def test_probabilities_rounded_to_zero_get_a_note(tmp_path):
     probs = np.array([[0.5, 0.5, 0.0], [0.125, 0.875, 0.0]])
     path = write(tmp_path / "a.npz", np.array([0, 1]), probs=probs)
     told = (
@@ -106,7 +106,7 @@ def test_probabilities_are_not_taken_as_logits(kind, tmp_path):
 
 @pytest.mark.parametrize("shape", [(40,), (40, 1)])
 @pytest.mark.parametrize("name", ["probs", "logits"])
-def test_one_score_per_row_is_told_the_remedy(shape, name, tmp_path):
+def test_one_score_per_row_is_refused_with_a_remedy(shape, name, tmp_path):
     path = write(tmp_path / "a.npz", LABELS % 2, **{name: PROBS[:, 0].reshape(shape)})
     told = f"{path}: expected one score per class, got one per row (shape {shape}); for"
     assert refusal(read_logits, path).startswith(told)
@@ -182,7 +182,7 @@ def test_a_class_may_be_called_as_a_figure_if_labels_say_so(tmp_path):
     assert rows.labels.tolist() == [1, 0]
 
 
-def test_a_named_column_without_a_label_is_told(tmp_path):
+def test_a_column_named_like_no_label_gets_a_note(tmp_path):
     path = table(tmp_path / "a.csv", **WORDS, logit_extra=[0.0, 0.0])
     with pytest.warns(DataNote, match="no row has the label 'extra'; its column is read as a"):
         assert read_logits(path).rows.logits.shape == (2, 3)
@@ -206,7 +206,7 @@ def test_masked_labels_are_counted_in_all_parts_of_a_file(tmp_path):
         read_logits(path)
 
 
-def test_columns_that_leave_out_a_class_are_told(tmp_path):
+def test_a_class_without_a_column_gets_a_note(tmp_path):
     path = table(tmp_path / "a.csv", label=[0, 2], logit_2=[0.5, 1.0], logit_0=[1.5, -2.0])
     with pytest.warns(DataNote, match="no column of scores is for class 1; the file has 2 classes"):
         rows = read_logits(path).rows
@@ -235,7 +235,7 @@ def test_a_wrong_cell_is_named_by_row_and_column(text, told, tmp_path):
     ("ending", "mark", "word"),
     [(".csv", ";", "semicolons"), (".csv", "\t", "tabs"), (".tsv", ",", "commas")],
 )
-def test_another_separator_is_named(ending, mark, word, tmp_path):
+def test_a_table_with_another_separator_is_refused_with_its_name(ending, mark, word, tmp_path):
     path = tmp_path / f"a{ending}"
     path.write_text(mark.join(["label", "prob_0", "prob_1"]) + f"\n0{mark}0.5{mark}0.5\n")
     told = f"{path}: columns are separated by {word}; save it with commas as .csv, or with tabs as"
@@ -244,7 +244,7 @@ def test_another_separator_is_named(ending, mark, word, tmp_path):
 
 @pytest.mark.parametrize("ending", [".pkl", ".pt", ".npz"])
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_file_of_torch_is_told_the_remedy(ending, packed, tmp_path):
+def test_a_file_saved_by_torch_is_refused_with_a_remedy(ending, packed, tmp_path):
     path = tmp_path / f"a{ending}"
     content = {"logits": torch.zeros(2, 3), "labels": torch.tensor([0, 1])}
     torch.save(content, path, _use_new_zipfile_serialization=packed)

@@ -48,13 +48,13 @@ def test_a_sealed_process_does_not_reach_test_labels_and_an_open_one_does(outcom
     assert len(outcomes["sealed"]["attempts"]) == 32
 
 
-def test_search_goes_on(outcomes, digits):
+def test_a_search_works_while_test_data_is_sealed(outcomes, digits):
     expected = f"{digits.counts['train']} {digits.counts['validation']}"
     assert outcomes["sealed"]["search data"] == outcomes["open"]["search data"] == expected
     assert outcomes["sealed"]["files"] == "weights"
 
 
-def test_arrays_held_from_before_are_noticed(digits):
+def test_sealing_fails_while_test_arrays_are_still_open(digits):
     script = f"""
 from trainables.data import PreparedData, TestDataSealedError, seal_test_data
 data = PreparedData.open({str(digits.directory)!r})

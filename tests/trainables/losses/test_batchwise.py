@@ -218,7 +218,9 @@ def test_kernel_estimate_equals_densities_of_all_pairs(form, classes, scale):
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_classes_are_taken_alike_however_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kde_xe_does_not_depend_on_the_number_of_classes_per_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     logits, targets = batch(12, 5, scale=1.0)
     compute = ece_kde_of({"bandwidth": 0.05, "p": 1, "mc_type": "marginal"})
     whole = value_and_gradient(compute, logits, targets)
@@ -229,7 +231,7 @@ def test_classes_are_taken_alike_however_many_at_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("pairs", "limit"), [(pairs_at_once, "_LAUNCHED"), (pairs_in_blocks, "_CACHED")]
 )
-def test_rows_are_taken_alike_however_many_at_once(pairs, limit, monkeypatch):
+def test_cpc_does_not_depend_on_the_number_of_rows_per_block(pairs, limit, monkeypatch):
     values, _ = batch(5, 6)
     whole = pairs(values)
     monkeypatch.setattr(f"trainables.losses.cpc.{limit}", 2 * 6**2)
@@ -254,7 +256,7 @@ def test_memory_is_not_quadratic_in_the_rows(name):
 
 
 @pytest.mark.parametrize("name", ["mmce", "mmce-w", "esd", "kde-xe"])
-def test_of_many_pixels_and_of_them_alone_the_penalty_is_of_some_of_each_part(name, monkeypatch):
+def test_the_penalty_of_many_pixels_uses_a_sample_of_each_part(name, monkeypatch):
     loss: Any = build_loss(name, weight=0.7)
     logits, targets = batch(24, 4, scale=1.0)
     images = logits.view(2, 3, 4, 4).movedim(-1, 1), targets.view(2, 3, 4)
@@ -286,7 +288,7 @@ def test_weighted_mmce_needs_right_and_wrong_rows(right: bool) -> None:
     torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-15)
 
 
-def test_kernels_see_no_probability_beyond_a_billionth_of_0_and_1() -> None:
+def test_kde_xe_clips_probabilities_at_a_billionth() -> None:
     logits = torch.tensor([[40.0, 0, 1], [21.0, 0, 0], [3.0, 0, -40], [0, 22, 0]]).double()
     targets = torch.tensor([0, 1, 1, 0])
     probs = logits.softmax(dim=1).clamp(1e-9, 1 - 1e-9)
@@ -315,7 +317,7 @@ def test_searched_bandwidth_is_the_best_of_all() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7 * 900, 1 << 25])
-def test_bandwidths_are_searched_alike_however_many_at_once(limit, monkeypatch):
+def test_the_best_bandwidth_does_not_depend_on_the_block_size(limit, monkeypatch):
     found = []
     for scale in (0.3, 1.0, 5.0):
         logits, _ = batch(30, 4, scale=scale)

@@ -46,7 +46,7 @@ def test_goals_are_those_of_the_epoch_before() -> None:
     torch.testing.assert_close(value, towards([1.0] * 6))
 
 
-def test_of_equally_sure_samples_those_that_come_first_are_in_the_lower_bins() -> None:
+def test_the_first_of_equally_confident_samples_are_in_the_lower_bins() -> None:
     loss = build_loss("cape", bins=20, every=1)
     loss.prepare(100, 2)
     logits = torch.tensor([[1.0, 0.0]]).double().repeat(100, 1)
@@ -61,7 +61,7 @@ def test_of_equally_sure_samples_those_that_come_first_are_in_the_lower_bins() -
         torch.testing.assert_close(loss(logits[some], targets[some], some), expected)
 
 
-def test_of_several_largest_classes_the_first_is_the_predicted_one() -> None:
+def test_the_first_of_several_largest_classes_is_the_predicted_one() -> None:
     logits = torch.tensor([[1.0, 1, 0], [2, 0, 2], [0, 0, 0], [3, 1, 1]], dtype=torch.float64)
     targets = torch.tensor([1, 0, 2, 0])
     loss = build_loss("cape", bins=4, every=1)

@@ -39,7 +39,7 @@ def checks() -> Iterator[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "check"), list(checks()))
-def test_every_loss_passes_what_plugins_are_checked_for(name, check):
+def test_every_loss_passes_the_checks_of_plugins(name, check):
     check(name, **(GRADCHECK.get(name, {}) if check is has_the_gradient_of_its_value else {}))
 
 
@@ -130,7 +130,7 @@ def test_a_history_is_of_each_images_pixels_that_count(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
-def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(name: str) -> None:
+def test_a_loss_and_its_state_follow_the_batch_to_its_device(name: str) -> None:
     for setting in settings(name):
         expected = seasoned(name, **setting).train()(*batch())
         loss = seasoned(name, **setting).train()
@@ -143,7 +143,7 @@ def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(name: str) -> N
 
 @pytest.mark.parametrize("rows", [ROWS - 8, ROWS])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_loss_that_is_prepared_again_knows_nothing_of_before(name: str, rows: int) -> None:
+def test_a_loss_that_is_prepared_again_equals_a_new_one(name: str, rows: int) -> None:
     first, second = build_loss(name), build_loss(name)
     first.prepare(rows, CLASSES)
     for epoch in range(21):
@@ -179,7 +179,7 @@ def test_a_loss_taken_aside_counts_no_sample(name: str, training: bool) -> None:
         *(("au", "batch_size"), ("aurc", "batch_size")),
     ],
 )
-def test_one_is_the_least_number_of_anything(name: str, key: str) -> None:
+def test_counts_of_a_loss_are_at_least_one(name: str, key: str) -> None:
     assert getattr(build_loss(name, **{key: 1}), key) == 1
     with pytest.raises(ValueError, match=rf"^{key}=0 is outside \[1, inf\)$"):
         build_loss(name, **{key: 0})

@@ -94,7 +94,9 @@ def test_the_confidence_of_crl_is_that_of_probabilities_however_small(score: str
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 @pytest.mark.parametrize("score", ["msp", "margin", "neg_entropy"])
-def test_rows_that_are_as_sure_as_can_be_told_have_equal_ranks(score: str, variant: str) -> None:
+def test_rows_with_the_highest_distinguishable_confidence_have_equal_ranks(
+    score: str, variant: str
+) -> None:
     p = SURE.softmax(1).clamp(1e-9, 1 - 1e-9)
     if variant == "released":
         p = p.softmax(1)
@@ -160,7 +162,7 @@ def test_tied_confidences_are_ranked_as_the_released_code_ranks_them() -> None:
     torch.testing.assert_close(value, (losses * weights).mean(), rtol=1e-6, atol=0)
 
 
-def test_of_tied_rivals_the_one_that_topk_names_gets_the_gradient() -> None:
+def test_the_tied_rival_that_topk_returns_gets_the_gradient() -> None:
     logits = torch.zeros(1, 50, dtype=torch.float64)
     logits[0, 7] = 1.0
     given = logits.clone().requires_grad_()
@@ -197,7 +199,7 @@ def test_au_counts_a_score_at_an_edge_in_the_bin_above_and_none_that_is_ignored(
     assert found.tolist() == [1, 2, 1, 1]
 
 
-def test_au_lets_one_of_the_rows_that_tie_for_the_quantile_have_its_gradient() -> None:
+def test_au_gives_the_gradient_of_the_quantile_to_one_of_the_tied_rows() -> None:
     scale = torch.tensor([0.5, 0.7, 1.0, 1.0, 3.0], dtype=torch.float64)
     logits, targets = scale[:, None] * torch.eye(3)[[0] * 5], torch.tensor([0, 1, 1, 1, 2])
     given = logits.clone().requires_grad_()
@@ -217,7 +219,7 @@ def test_au_counts_more_pixels_than_single_precision_can() -> None:
     assert float((loss.counts - many).sum()) == 1
 
 
-def test_au_does_not_keep_what_it_sees_in_evaluation() -> None:
+def test_au_does_not_count_rows_of_an_evaluation() -> None:
     loss = build_loss("au").eval()
     assert loss(*batch()) == loss(*batch())
     assert loss.counts.sum() == 0
@@ -314,7 +316,7 @@ def test_acls_with_the_ranking_condition_spares_images_that_are_ranked_well() ->
     torch.testing.assert_close(loss(*given, torch.arange(3)), expected)
 
 
-def test_acls_spares_who_is_as_much_less_sure_as_less_often_right() -> None:
+def test_acls_does_not_penalise_confidence_that_follows_accuracy() -> None:
     loss = build_loss("acls", parts="ranking", weight_pos=0.3, weight_neg=0.0)
     loss.prepare(3, CLASSES)
     logits = torch.zeros(3, CLASSES, dtype=torch.float64)

@@ -28,7 +28,7 @@ def counted(loss: Loss) -> list[int]:
 
 
 @pytest.mark.parametrize("pruned", [0.4, 0.5])  # Of five, and of three, whole ones.
-def test_the_least_confident_of_those_that_remain_go_for_good(pruned: float) -> None:
+def test_patra_prunes_the_least_confident_remaining_rows_for_good(pruned: float) -> None:
     loss = fresh(pruned=pruned, every=2)
     remaining = []
     for epoch in range(5):
@@ -73,7 +73,7 @@ def test_the_pixels_of_a_pruned_image_go_with_it() -> None:
     assert moved.tolist() == [[False, False], [True, True], [True, True]]
 
 
-def test_what_is_pruned_survives_saving() -> None:
+def test_pruned_rows_survive_saving() -> None:
     first, second = fresh(pruned=0.4, every=1), fresh(pruned=0.4, every=1)
     first(LOGITS, TARGETS, PLACES)
     first.start_epoch(1)

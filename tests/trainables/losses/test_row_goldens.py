@@ -73,7 +73,9 @@ def test_value_and_gradient_are_those_of_the_released_code(loss, loss_goldens):
 
 @pytest.mark.shared
 @pytest.mark.parametrize(("loss", "case"), NOT_OFFERED)
-def test_what_is_not_offered_differs(loss: str, case: str, loss_goldens: Goldens) -> None:
+def test_losses_differ_from_reference_variants_that_are_not_offered(
+    loss: str, case: str, loss_goldens: Goldens
+) -> None:
     for golden in loss_goldens.of(loss):
         if golden["case"] == case:
             logits = loss_goldens.tensor(golden["logits"])

@@ -321,7 +321,7 @@ def test_terms_of_calibrated_rows_do_not_promise_too_much(metric: str) -> None:
     assert 0.9 * spread < own < 1.5 * spread
 
 
-def test_a_brier_refinement_knows_how_sure_its_temperature_is() -> None:
+def test_terms_of_brier_refinement_include_the_uncertainty_of_the_temperature() -> None:
     logits, labels = predictions(15)
     labels = torch.where(logits.amax(1) > 4, logits.argmin(1), labels)  # No temperature mends it.
     terms, without = row_terms("brier_refinement", logits, labels), []

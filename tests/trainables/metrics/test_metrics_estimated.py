@@ -48,7 +48,7 @@ def test_confidences_close_to_one_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.03])
-def test_it_is_nearer_to_the_truth_than_bins_on_few_rows(gap):
+def test_the_estimated_error_is_closer_to_the_truth_than_ece_on_few_rows(gap):
     cases = [rows(seed, 400, gap) for seed in range(30)]
     ours = [estimated_error(probs=p, labels=y) - gap for p, y in cases]
     bins = [calibration_report(probs=p, labels=y)["ece"] - gap for p, y in cases]
@@ -56,7 +56,7 @@ def test_it_is_nearer_to_the_truth_than_bins_on_few_rows(gap):
     assert abs(np.mean(ours)) < 0.016
 
 
-def test_neither_the_order_of_rows_nor_their_form_counts():
+def test_estimated_error_depends_neither_on_row_order_nor_on_logits_or_probabilities():
     probs, labels = rows(0, 200, 0.1)
     value = estimated_error(probs=probs, labels=labels)
     assert estimated_error(probs=probs[::-1], labels=labels[::-1]) == pytest.approx(value)
@@ -66,7 +66,7 @@ def test_neither_the_order_of_rows_nor_their_form_counts():
 
 @pytest.mark.parametrize("sure", [1.0, 1 - 1e-9, 0.5])
 @pytest.mark.parametrize("right", [True, False])
-def test_rows_that_are_all_alike_are_no_error(sure, right):
+def test_estimated_error_accepts_rows_that_are_all_equal(sure, right):
     probs = np.tile([sure, 1 - sure], (500, 1))
     labels = np.full(500, int(not right))
     assert estimated_error(probs=probs, labels=labels) == pytest.approx(abs(sure - right), abs=0.02)

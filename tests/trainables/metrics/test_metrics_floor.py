@@ -35,7 +35,7 @@ def simulated(log_probs, draws):
 
 
 @pytest.mark.full
-def test_the_floor_is_what_a_plain_simulation_gives():
+def test_the_floor_equals_that_of_a_plain_simulation():
     log_probs = predictions(150, 4)
     plain = simulated(log_probs, 200)
     floors = noise_floors(log_probs, bins=7, draws=4000)
@@ -58,7 +58,7 @@ def drawn_in_groups(log_probs, groups, together, generator):
 
 @pytest.mark.full
 @pytest.mark.parametrize("together", [0.0, 0.5])
-def test_the_floor_of_groups_is_what_calibrated_ones_show(together):
+def test_the_floor_of_groups_is_the_error_of_calibrated_groups(together):
     generator = torch.Generator().manual_seed(2)
     log_probs, groups = predictions(2000, 4), torch.arange(100).repeat_interleave(20)
     shown, found = [], []
@@ -181,7 +181,7 @@ def test_a_sure_model_has_no_floor():
     assert all(floor == (0.0, 0.0) for floor in noise_floors(logits, draws=10).values())
 
 
-def test_one_metric_is_the_same_alone_and_among_others():
+def test_a_noise_floor_is_the_same_alone_and_among_other_metrics():
     log_probs = predictions(50, 3).float()
     together = noise_floors(log_probs, draws=20, seed=4)
     for metric, floor in together.items():

@@ -33,7 +33,7 @@ def fixed_report() -> dict[str, float]:
     return evaluation_report(logits, labels)
 
 
-def test_a_version_stands_for_one_value() -> None:
+def test_each_version_of_a_metric_has_one_value() -> None:
     found = fixed_report()
     wanted = {metric.name: VALUES.get((metric.name, metric.version)) for metric in TESTED}
     assert found == pytest.approx(wanted, rel=1e-9)
@@ -65,7 +65,7 @@ fpr95        FPR95        suite  lower   True  2 1   False 0    0.01
 """
 
 
-def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
+def test_metrics_have_the_recorded_bounds_digits_and_thresholds() -> None:
     found = []
     for name in METRICS:
         if METRICS[name].source == "rows":
@@ -131,7 +131,7 @@ def test_a_plugin_may_have_a_metric_of_the_name_of_one_of_stored_rows() -> None:
 
 
 @pytest.mark.parametrize("change", ["a new metric", "a new version"])
-def test_another_metric_changes_the_keys_of_what_it_is_part_of(change, monkeypatch):
+def test_a_changed_metric_changes_the_digest_of_its_report(change, monkeypatch):
     before, suite = metrics_digest("report", "test"), metrics_digest("report", "suite")
     metric = Metric("new", "New", source="test")
     if change == "a new version":

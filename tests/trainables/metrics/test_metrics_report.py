@@ -182,7 +182,7 @@ def test_tensors_arrays_and_read_only_views_give_the_same():
     assert calibration_report(logits=tensor, labels=torch.tensor(labels)) == expected
 
 
-def test_the_input_is_left_as_it_was():
+def test_a_report_does_not_change_its_input():
     for dtype in (np.float32, np.float64):
         logits = np.random.default_rng(2).normal(size=(30, 3)).astype(dtype)
         before = logits.copy()
@@ -191,7 +191,7 @@ def test_the_input_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_read_as_what_it_holds(dtype):
+def test_half_precision_values_are_read_without_rounding(dtype):
     torch.manual_seed(0)
     logits, labels = torch.randn(100, 20).to(dtype), torch.randint(20, (100,))
     exact = calibration_report(logits=logits.double(), labels=labels)
@@ -216,7 +216,7 @@ def test_blocks_do_not_change_the_result(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_gives_the_same():
+def test_a_report_is_the_same_on_a_gpu():
     torch.manual_seed(0)
     logits, labels = torch.randn(2000, 50) * 3, torch.randint(50, (2000,))
     expected = calibration_report(logits=logits, labels=labels)
@@ -246,7 +246,7 @@ def streamed(logits, labels):
         streamed,
     ],
 )
-def test_a_stand_in_for_a_gpu_gives_the_same(measure, host):
+def test_metrics_are_the_same_on_a_simulated_gpu_and_a_cpu(measure, host):
     logits = 2 * torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).double()
     labels = torch.arange(60) % 4
     expected = measure(logits, labels)
@@ -303,7 +303,7 @@ def test_bad_input_gives_one_line(changes, text):
         ([0.5, 0.502], f"expected rows of probs to sum to 1, got 1.002; {SUM}"),
     ],
 )
-def test_what_is_no_probability_is_refused(row, text):
+def test_values_that_are_not_probabilities_are_refused(row, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         calibration_report(probs=np.array([[0.5, 0.5], row]), labels=LABELS)
 

@@ -64,7 +64,7 @@ def test_rows_on_a_gpu_have_the_same_terms(metric: str) -> None:
     assert torch.allclose(brought, row_terms(metric, logits, labels), atol=1e-12)
 
 
-def test_what_has_no_terms_is_refused() -> None:
+def test_metrics_without_terms_per_row_are_refused() -> None:
     for metric in ("auroc", "nll_after_ts", "ece_floor"):
         with pytest.raises(
             ValueError, match=f"^metric='{metric}' is not one of {', '.join(NAMES)}, aurc, "

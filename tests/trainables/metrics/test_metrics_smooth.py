@@ -42,7 +42,7 @@ PEERS = [(0.015035, 0.023902), (0.04876, 0.046937), (0.098491, 0.097849), (0.000
 
 
 @pytest.mark.parametrize("kind", range(4))
-def test_both_agree_with_the_authors_libraries(kind):
+def test_debiased_and_smooth_ece_agree_with_the_libraries_of_the_authors(kind):
     rows = given(*case(kind))
     assert debiased_ece(**rows) == pytest.approx(PEERS[kind][0], abs=1e-4)
     assert smooth_ece(**rows) == pytest.approx(PEERS[kind][1], abs=1 / 1024)
@@ -63,7 +63,7 @@ def test_smooth_is_the_integral_of_reflected_gaussians(bandwidth):
     assert found == pytest.approx(expected, rel=2e-3)
 
 
-def test_the_chosen_bandwidth_is_the_error_itself():
+def test_smooth_ece_equals_the_error_at_the_bandwidth_of_the_same_size():
     found = smooth_ece(**given(*case(1)))
     assert smoothed_at(found, *case(1)) == pytest.approx(found, rel=1e-6)
 

@@ -42,7 +42,7 @@ def test_terms_tell_value_and_standard_error(whole: str, tmp_path: Path) -> None
     assert float(terms.std()) == pytest.approx(float(exact.std()), rel=0.25 if whole else 1e-9)
 
 
-def test_it_is_searched_only_if_lower_is_better(tmp_path: Path) -> None:
+def test_a_registered_metric_is_an_objective_only_if_lower_is_better(tmp_path: Path) -> None:
     load(tmp_path, METRIC.format(value=0) + METRIC.replace("mine", "up").replace("lower", "higher"))
     assert [METRICS[name].is_objective for name in ("mine", "up")] == [True, False]
     load_plugins((), installed=True)
@@ -50,7 +50,7 @@ def test_it_is_searched_only_if_lower_is_better(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_it_has_the_noise_floor_that_it_asks_for(tmp_path: Path) -> None:
+def test_a_registered_metric_gets_the_noise_floor_that_it_requests(tmp_path: Path) -> None:
     ece = METRIC.replace('better="lower"', 'better="lower", floored=True')
     value = "calibration_report(probs=probs, labels=labels)['ece']"
     load(tmp_path, "from calsweep import calibration_report" + ece.format(value=value))

@@ -17,7 +17,7 @@ def texts(length: int = 60) -> torch.Tensor:
     return torch.randint(0, 50, (3, length), generator=generator, dtype=torch.int32)
 
 
-def test_its_layers_have_the_published_sizes() -> None:
+def test_the_layers_of_gpool_cnn_have_the_published_sizes() -> None:
     found = {name: tuple(p.shape) for name, p in network().named_parameters() if p.ndim > 1}
     assert sorted(found.values()) == sorted(
         [(50, 100), (128, 100, 5), (128, 128, 5), (128, 128, 5), (128, 128), (4, 128)]

@@ -96,7 +96,7 @@ def test_building_leaves_the_statistics_untouched() -> None:
         ("torchvision", "torchvision.models.get_model", []),
     ],
 )
-def test_whatever_a_library_raises_becomes_a_line(library, place, more, monkeypatch):
+def test_any_error_of_a_model_library_becomes_one_line(library, place, more, monkeypatch):
     name = f"{library}:resnet18" + ("@pretrained" if library == "timm" else "")
     for kind in (ValueError, AssertionError, RuntimeError, *more):
 

@@ -130,7 +130,7 @@ def test_a_module_that_is_gone_is_not_imported_from_memory(tmp_path, lab):
     assert loss_of() == 4
 
 
-def test_what_python_calsweep_and_its_needs_bring_does_not_count(tmp_path):
+def test_modules_of_python_calsweep_and_its_dependencies_do_not_count_as_plugin_code(tmp_path):
     imports = "import os, json, torch, sklearn.metrics, calsweep, no_such_module\n"
     path = write(tmp_path / "mine.py", f"{imports}from trainables import losses")
     source = find_source(str(path), tmp_path)
@@ -214,7 +214,7 @@ def test_a_package_that_imports_by_computed_names_counts_whole(tmp_path, lab):
     )
 
 
-def test_the_code_names_no_place_and_no_time(tmp_path, lab, monkeypatch):
+def test_the_code_of_a_plugin_depends_neither_on_paths_nor_on_times(tmp_path, lab, monkeypatch):
     write(lab / "mylab.py", "SCALE = 1")
     first = plugin(tmp_path, "import mylab").code
     monkeypatch.syspath_prepend(write(tmp_path / "moved" / "mylab.py", "SCALE = 1").parent)
@@ -222,7 +222,7 @@ def test_the_code_names_no_place_and_no_time(tmp_path, lab, monkeypatch):
     assert plugin(tmp_path / "other", "import mylab").code == first
 
 
-def test_another_plugin_changes_no_code(tmp_path, lab):
+def test_the_code_of_a_plugin_does_not_depend_on_other_plugins(tmp_path, lab):
     write(lab / "mylab" / "__init__.py", "")
     write(lab / "mylab" / "a.py", "")
     write(lab / "mylab" / "b.py", "")
@@ -285,7 +285,7 @@ def test_a_stored_sweep_is_shown_but_not_computed_after_an_edit(tmp_path, lab):
 
 
 @pytest.mark.parametrize("named", [["./pair", "./pair/two.py"], ["./pair/two.py", "./pair"]])
-def test_a_module_of_a_package_brings_its_parts_whatever_was_named_before(tmp_path, named):
+def test_a_module_of_a_package_registers_its_parts_in_any_order_of_plugins(tmp_path, named):
     for name, module in (("one", "__init__"), ("two", "two")):
         write(tmp_path / "pair" / f"{module}.py", HEAD.format(name=name, inside="", value=1))
     brought, codes = {}, {}

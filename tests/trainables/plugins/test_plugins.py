@@ -110,7 +110,7 @@ class MyHead(Refinement):
     assert [*space.searched()] == []
 
 
-def test_a_yaml_beside_the_code_is_the_search_space(tmp_path):
+def test_a_yaml_file_next_to_a_plugin_is_its_search_space(tmp_path):
     write(tmp_path / "my_loss.py")
     write(tmp_path / "my_loss.yaml", YAML, parameter="gamma")
     load_plugins(["./my_loss.py"], tmp_path)
@@ -212,7 +212,7 @@ def test_a_changed_reader_reads_again(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_leaves_nothing(text, message, tmp_path):
+def test_an_invalid_plugin_gets_one_line_and_registers_nothing(text, message, tmp_path):
     before = (LOSSES.names(), set(sys.modules))
     path = write(tmp_path / "my_loss.py", text)
     with pytest.raises(InputError, match=message) as caught:
@@ -231,7 +231,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(text, message, tmp_path):
         ("./torch", "another module is called 'torch' .*; rename the package$"),
     ],
 )
-def test_what_is_not_found_is_one_line(named, message, tmp_path):
+def test_a_plugin_that_is_not_found_gets_one_line(named, message, tmp_path):
     (tmp_path / "folder").mkdir()
     package(tmp_path, "torch")
     with pytest.raises(InputError, match=message):
@@ -255,7 +255,7 @@ def test_a_yaml_that_does_not_fit_is_refused(tmp_path):
             load_plugins([str(path)])
 
 
-def test_no_byte_code_is_left_beside_it(tmp_path):
+def test_loading_a_plugin_leaves_no_bytecode(tmp_path):
     load_plugins([str(write(tmp_path / "my_loss.py"))])
     load_plugins([str(package(tmp_path, "no_byte_code"))])
     assert not [name for _, folders, _ in os.walk(tmp_path) for name in folders if "cache" in name]

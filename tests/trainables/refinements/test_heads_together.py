@@ -91,7 +91,7 @@ def test_together_is_one_by_one(name, common):
             torch.testing.assert_close(member.head.state_dict()[label], tensor, atol=1e-4, rtol=0)
 
 
-def test_each_member_hears_what_it_asks_for(monkeypatch):
+def test_each_head_of_a_group_gets_its_own_feedback(monkeypatch):
     monkeypatch.setattr(_together, "EVALUATION_BATCH", 90)  # several passes a measurement
     own = [{"feedback": name} for name in ("dense", "training")]
     own.append({"feedback": "dense", "sparsity": "fixed"})
@@ -123,7 +123,7 @@ def test_features_in_bfloat16_are_computed_with_as_if_in_float32(monkeypatch):
     assert torch.equal(found[0][1], found[1][1])
 
 
-def test_a_member_goes_on_alone_where_it_left_the_others():
+def test_a_head_continues_alone_after_an_epoch_with_others():
     alone, members = trainers("macal"), trainers("macal")
     HeadsTogether(members).train_epoch()
     for one, member in zip(alone, members, strict=True):
@@ -131,7 +131,7 @@ def test_a_member_goes_on_alone_where_it_left_the_others():
         assert member.train_epoch() == pytest.approx(one.train_epoch(), abs=1e-5)
 
 
-def test_one_that_diverges_leaves_the_others_alone():
+def test_a_head_that_diverges_does_not_change_the_others():
     members = [trainer("tst", 0, lr=0.1), trainer("tst", 1, lr=1e38)]
     alone = trainer("tst", 0, lr=0.1)
     together = HeadsTogether(members)
@@ -170,7 +170,7 @@ OTHERWISE = {
 @pytest.mark.full
 @pytest.mark.parametrize("usual_first", [True, False])
 @pytest.mark.parametrize("name", REFINEMENTS.parameter_names("macal"))
-def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):
+def test_heads_trained_together_have_the_figures_of_heads_trained_alone(name, usual_first):
     """Whichever setting two differ in: they are refused, or their figures are their own."""
     usual = {"hidden": 10, "epochs": EPOCHS}
     settings = [usual, {**usual, name: OTHERWISE[name]}][:: 1 if usual_first else -1]
@@ -205,14 +205,14 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):
         ("vtst", {}, {}),
     ],
 )
-def test_who_is_trained_alone(name, one, other):
+def test_heads_with_different_keys_cannot_be_trained_together(name, one, other):
     with pytest.raises(
         ValueError, match=r"^expected trainers with the same key, got 2 with the keys .*$"
     ):
         HeadsTogether([trainer(name, 0, **one), trainer(name, 1, **other)])
 
 
-def test_nobody_cannot_be_trained_together():
+def test_an_empty_group_of_heads_is_refused():
     with pytest.raises(
         ValueError, match=r"^expected trainers with the same key, got 0 with the keys .*$"
     ):

@@ -91,7 +91,7 @@ def test_nothing_dropped_is_a_plain_two_layer_classifier(make_trainer):
         ({"sparsity": "fixed"}, False),
     ],
 )
-def test_a_second_pass_is_made_only_where_q_follows_it(own, second):
+def test_macal_makes_a_second_pass_only_if_q_depends_on_one(own, second):
     assert build_refinement("macal", **own).second_pass is second
 
 

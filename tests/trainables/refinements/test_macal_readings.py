@@ -151,7 +151,7 @@ class Naive:
 
 @pytest.mark.full
 @pytest.mark.parametrize("reading", READINGS, ids=str)
-def test_a_reading_is_what_it_says(reading, make_trainer, problem):
+def test_a_reading_equals_its_naive_implementation(reading, make_trainer, problem):
     reading = {**COMMON, **reading}
     settings = {"epochs": EPOCHS, "hidden": 10, "lr": 0.02, **reading}
     trainer, twin = make_trainer("macal", **settings), make_trainer("macal", **settings)
@@ -203,7 +203,7 @@ def test_a_q_at_an_end_is_remarked_upon(role, q, what):
     assert ended_at(q, q_role=role) == [f"macal: {what}; {advice}"]
 
 
-def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon():
+def test_a_q_that_is_meant_to_end_at_a_limit_gets_no_remark():
     assert ended_at(0.5) == []
     assert ended_at(0.99, sparsity="fixed", q0=0.99) == []
 

@@ -229,7 +229,7 @@ def test_extreme_features_stay_finite_at_inference(name):
         *((name, key, 0) for name in NAMES for key in ("epochs", "lr")),
     ],
 )
-def test_bad_own_arguments_are_refused(name, key, value):
+def test_invalid_arguments_of_a_refinement_are_refused(name, key, value):
     with pytest.raises(ValueError, match=f"{key}={value!r}"):
         build_refinement(name, **{key: value})
 

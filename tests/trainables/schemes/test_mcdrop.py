@@ -16,7 +16,7 @@ def dropout_network(rate: float = 0.5, samples: int = 50) -> DropoutNetwork:
     return network
 
 
-def test_half_is_dropped_and_fifty_draws_are_averaged_unless_told():
+def test_mcdrop_drops_half_and_averages_fifty_draws_by_default():
     scheme = SCHEMES.build("mcdrop")
     assert (scheme.rate, scheme.samples) == (0.5, 50)
 

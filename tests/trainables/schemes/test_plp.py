@@ -55,7 +55,7 @@ def test_groups_of_a_residual_network():
 
 
 @pytest.mark.parametrize("granularity", ["block", "stage"])
-def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity):
+def test_parameters_outside_all_blocks_learn_as_long_as_the_first_group(granularity):
     network = build_model("timm:vit_tiny_patch16_224", 4, ImageShape(3, 32))
     loose = [id(parameter) for parameter in network.extractor.parameters(recurse=False)]
     assert loose
@@ -63,7 +63,7 @@ def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity):
     assert [id(parameter) for parameter in first[: len(loose)]] == loose
 
 
-def test_frozen_parameters_stand_still_against_momentum_and_decay(image_problem):
+def test_frozen_parameters_do_not_move_with_momentum_and_weight_decay(image_problem):
     images, labels = image_problem
     torch.manual_seed(0)
     network, scheme = (
@@ -96,7 +96,7 @@ def test_whole_groups_are_frozen_from_the_top(groups):
 
 
 @pytest.mark.parametrize(("name", "groups"), [("linear", 1), ("mlp", 2)])
-def test_parts_without_parameters_are_no_group(name, groups):
+def test_modules_without_parameters_form_no_group(name, groups):
     network = build_model(name, 3, FeatureShape(4))
     for granularity in ("block", "stage"):
         found = parameter_groups(network, granularity)

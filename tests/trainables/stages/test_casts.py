@@ -33,7 +33,7 @@ def test_trainings_are_those_of_autocast_to_the_last_bit(method, model):
     assert same(found[0][1], found[1][1])
 
 
-def test_parameters_are_back_in_their_places_whatever_happens():
+def test_parameters_are_restored_after_a_cast_even_after_an_error():
     layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
     before = list(layers.parameters())
     casts = CastWeights(layers)

@@ -46,7 +46,7 @@ def test_the_next_network_of_the_same_form_takes_the_graph(graphs):
 
 @pytest.mark.full
 @pytest.mark.parametrize("frozen_first", [True, False])
-def test_what_is_frozen_is_known_to_the_graph(frozen_first, graphs):
+def test_a_compiled_graph_respects_frozen_parameters(frozen_first, graphs):
     """Also where the graph was made for another network of the same form."""
     for frozen in (frozen_first, not frozen_first):
         made = trainer(compile=True)
@@ -57,7 +57,7 @@ def test_what_is_frozen_is_known_to_the_graph(frozen_first, graphs):
     assert len(graphs) == 2
 
 
-def test_a_network_that_is_no_graph_says_so(graphs):
+def test_a_network_that_cannot_be_compiled_gets_a_remark(graphs):
     plain, made = (trainer(model="resnet110-sd", rows=2 * BATCH, compile=c) for c in (False, True))
     assert made.train_epoch() == plain.train_epoch()
     assert not graphs

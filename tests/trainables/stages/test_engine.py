@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_weights(method):
     assert not same(weights(run(trainer(METHODS[method], seed=1), 1)), first)
 
 
-def test_the_seed_decides_the_order_of_the_rows_beside_the_first_weights():
+def test_the_seed_decides_the_order_of_the_rows_besides_the_initial_weights():
     first, again, other = (trainer(seed=seed) for seed in (0, 0, 1))
     for made in (again, other):
         made.network.load_state_dict(first.network.state_dict())
@@ -126,7 +126,7 @@ def test_the_seed_decides_the_order_of_the_rows_beside_the_first_weights():
     assert not same(trained[2], trained[0])
 
 
-def test_loss_and_scheme_hear_of_every_epoch(monkeypatch):
+def test_loss_and_scheme_are_called_at_every_epoch(monkeypatch):
     made, told = trainer(), []
     loss, scheme = made.method.loss, made.method.scheme
     monkeypatch.setattr(loss, "start_epoch", lambda epoch: told.append(("loss", epoch)))
@@ -173,7 +173,7 @@ def test_an_interrupted_training_goes_on_bitwise(method, model):
         assert same(resumed.method.loss.state_dict(), whole.method.loss.state_dict())
 
 
-def test_what_a_scheme_remembers_is_part_of_the_state(monkeypatch):
+def test_the_state_of_a_scheme_is_part_of_the_trainer_state(monkeypatch):
     remembered, told = {"seen": torch.ones(3)}, []
     monkeypatch.setattr(Scheme, "state_dict", lambda _: remembered)
     monkeypatch.setattr(Scheme, "load_state_dict", lambda _, state: told.append(state))
@@ -341,7 +341,7 @@ def test_the_protocol_decides_the_augmentation(own, asked, changed):
     assert unchanged != changed
 
 
-def test_a_head_alone_learns_while_features_stay_those_of_evaluation():
+def test_only_the_head_learns_and_features_stay_in_evaluation_mode():
     made = trainer(model="resnet8", learns="head", clip_norm=1.0)
     before, batch = weights(made), torch.randn(2, 1, 8, 8)
     features = made.network.eval().features(batch)
@@ -353,7 +353,7 @@ def test_a_head_alone_learns_while_features_stay_those_of_evaluation():
     assert torch.equal(made.network.features(batch), features)
 
 
-def test_what_learns_is_in_the_key_only_where_it_is_not_everything():
+def test_a_protocol_stores_learns_only_if_it_is_not_the_default():
     assert "learns" not in protocol().to_dict()
     assert protocol_from(protocol(learns="head").to_dict()).learns == "head"
 
@@ -436,7 +436,7 @@ def test_predictions_are_in_order_whatever_the_batches(monkeypatch):
         torch.testing.assert_close(predict(made.network, batcher), whole, rtol=1e-5, atol=1e-5)
 
 
-def test_whatever_else_is_computed_changes_no_training():
+def test_computations_between_epochs_change_no_training():
     """Two trainings side by side, one of them validated, both with dropout."""
     batcher = facts().inputs.batcher(images(50).values)
     plain, watched = trainer(METHODS["mcdrop"]), trainer(METHODS["mcdrop"])
@@ -462,7 +462,7 @@ def test_networks_are_placed_in_the_fast_memory_format(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_trains_the_same_wherever_the_images_lie(monkeypatch):
+def test_a_gpu_trains_the_same_with_images_on_the_gpu_or_the_host(monkeypatch):
     def losses(resident: bool) -> list[float]:
         monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: resident)
         made = Trainer(

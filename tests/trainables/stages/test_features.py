@@ -90,9 +90,7 @@ def test_stored_features_are_mapped_not_copied(workshop, trained):
         assert any(low <= view.data_ptr() < high for low, high in ranges)
 
 
-def test_what_a_network_computes_in_bfloat16_is_stored_so_and_loses_nothing(
-    workshop, trained, monkeypatch
-):
+def test_bfloat16_features_are_stored_in_bfloat16_without_loss(workshop, trained, monkeypatch):
     exact = computed_features(workshop, trained)
     assert {tensor.dtype for tensor in exact.values()} == {torch.float32}
     compute = networks.extract_features
@@ -125,7 +123,7 @@ def test_a_refinement_is_trained_on_the_views_that_it_names(workshop, trained):
         assert len(run.trainer._views) == count
 
 
-def test_whoever_finds_features_is_told_what_they_cost(workshop):
+def test_loading_stored_features_returns_the_seconds_of_their_computation(workshop):
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}, seed=1))
     spent = [load_features(trained, workshop.store, workshop.data)[1] for _ in range(2)]
     (path,) = (
@@ -170,7 +168,7 @@ def test_without_augmentation_all_views_are_one(workshop):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
-def test_views_are_put_together_in_a_file(tmp_path):
+def test_features_of_all_views_are_stacked_in_a_file(tmp_path):
     exact = [torch.randn(5, 3), torch.randn(5, 3)]
     narrow = [view.bfloat16().float() for view in exact]
     for views, dtype in (

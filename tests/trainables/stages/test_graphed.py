@@ -128,7 +128,7 @@ def test_recorded_steps_give_the_figures_of_steps_as_written(method):
     assert Graph.launched == 2 * len(found[0])
 
 
-def test_what_cannot_be_recorded_runs_as_it_is_written():
+def test_steps_that_cannot_be_recorded_run_operation_by_operation():
     _, expected = trained(False)
     Graph.refusal = "operation not permitted when stream is capturing\nand more"
     made, found = trained(True)

@@ -155,7 +155,7 @@ def test_a_class_is_called_by_letters_digits_and_dashes(name, short):
 
 
 @torch.no_grad()
-def test_a_network_is_used_as_it_is_where_it_does_not_train():
+def test_a_pixel_network_is_evaluated_without_dropout_in_its_precision():
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5))
     network = PixelNetwork(layers, nn.Linear(4, 3)).train()

@@ -327,7 +327,7 @@ def test_description_by_name_or_by_base():
         (7, r"protocol: expected a name or a mapping of fields, got 7"),
     ],
 )
-def test_wrong_descriptions_say_what_is_wrong(description, text):
+def test_invalid_protocols_get_one_line(description, text):
     with pytest.raises(InputError, match=text) as caught:
         protocol_from(description)
     assert "\n" not in str(caught.value)

@@ -37,7 +37,9 @@ def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
     return open_stage(requests[0], workshop.store, workshop.data, requests[1:])
 
 
-def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypatch):
+def test_refinements_trained_together_are_stored_as_if_trained_alone(
+    workshop, trained, monkeypatch
+):
     requests = wanted(workshop, trained, seed=0)
     alone = Workshop.__new__(Workshop)
     alone.prepared, alone.data = workshop.prepared, workshop.data
@@ -70,7 +72,7 @@ def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypa
     assert len({other.record["metrics"]["val_nll"] for other in expected}) == len(requests)
 
 
-def test_what_is_to_be_said_of_each_is_said(workshop, trained, monkeypatch):
+def test_each_refinement_trained_together_gets_its_notices(workshop, trained, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     ends = {"gamma": 5.0, "eta_init": 1.0, "eta_final": 1.0}
@@ -82,7 +84,7 @@ def test_what_is_to_be_said_of_each_is_said(workshop, trained, monkeypatch):
     assert [text.partition(",")[0] for text in told] == ["macal: q ended at 0"] * 2
 
 
-def test_what_is_stored_already_is_not_carried_along(workshop, trained):
+def test_stored_refinements_are_not_trained_again_with_the_others(workshop, trained):
     requests = wanted(workshop, trained, seed=1)
     run_all(workshop.open(requests[1]))
     assert not isinstance(open_all(workshop, requests[:2]), RefineTogether)
@@ -92,7 +94,7 @@ def test_what_is_stored_already_is_not_carried_along(workshop, trained):
     assert workshop.store.contains(requests[2].ref)
 
 
-def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(workshop, trained):
+def test_a_refinement_that_cannot_share_the_pass_is_trained_alone(workshop, trained):
     requests = [
         wanted(workshop, trained, seed=2)[0],
         wanted(workshop, trained, seed=2, resample="epoch")[1],
@@ -104,7 +106,7 @@ def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(workshop, train
     assert not isinstance(run, RefineTogether)
 
 
-def test_one_that_diverges_is_left_out(workshop, trained):
+def test_a_refinement_that_diverges_is_not_stored(workshop, trained):
     requests = [wanted(workshop, trained, seed=3)[0], wanted(workshop, trained, seed=3, lr=1e38)[1]]
     requests.append(wanted(workshop, trained, seed=3)[2])
     alone = workshop.open(requests[2])
@@ -122,7 +124,7 @@ def test_one_that_diverges_is_left_out(workshop, trained):
 COLLAPSED = {"q0": 0.99, "sparsity": "fixed", "hidden": 4}
 
 
-def test_one_that_loses_its_accuracy_is_left_out(workshop, trained):
+def test_a_refinement_that_loses_its_accuracy_is_not_stored(workshop, trained):
     requests = wanted(workshop, trained, seed=9, epochs=6, hidden=32)
     lost = {"macal": {"epochs": 6, **COLLAPSED}}
     requests[1] = request(workshop.prepared, "refine", lost, trained, 9)
@@ -164,7 +166,7 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(workshop, trained, to
     assert torch.equal(load_chain(tmp_path)(rows), before)
 
 
-def test_it_goes_on_from_its_state(workshop, trained, tmp_path):
+def test_refinements_trained_together_continue_from_a_saved_state(workshop, trained, tmp_path):
     requests = wanted(workshop, trained, seed=5)
     first = open_all(workshop, requests)
     expected = [first.run_epoch() for _ in range(3)]
@@ -184,7 +186,9 @@ def test_it_goes_on_from_its_state(workshop, trained, tmp_path):
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_it_goes_on_where_the_others_have_come_or_gone_since(workshop, trained, together):
+def test_a_refinement_continues_alone_or_together_after_the_others_changed(
+    workshop, trained, together
+):
     # Others are stored before the one asked for: an end in between leaves the state of a pass.
     requests = wanted(workshop, trained, seed=6 + together)
     whole, alone = open_all(workshop, requests), workshop.open(requests[0])

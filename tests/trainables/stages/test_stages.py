@@ -194,7 +194,7 @@ def test_the_last_epoch_of_the_warm_up_is_not_kept_though_it_is_the_best(worksho
     assert kept.record["kept_epoch"] == after + best_of(wild[after:]) + 1
 
 
-def test_of_equally_good_epochs_the_first_is_kept(workshop):
+def test_the_first_of_equally_good_epochs_is_kept(workshop):
     run = workshop.open(request(workshop.prepared, protocol={"keep": "best_val_acc"}))
     for run.epoch, accuracy in enumerate((0.5, 0.7, 0.7, 0.6), 1):
         run._with_best({"val_acc": accuracy})
@@ -374,7 +374,7 @@ def head_by_hand(refined: Artifact, features: np.ndarray) -> np.ndarray:
     )
 
 
-def test_evaluation_equals_what_a_hand_computes(workshop, trained, refined, calibrated):
+def test_an_evaluation_equals_a_computation_in_numpy(workshop, trained, refined, calibrated):
     test = workshop.prepared.test()
     features = features_by_hand(trained, test.values)
     weights = {name: value.double().numpy() for name, value in trained.tensors("weights").items()}
@@ -423,7 +423,7 @@ def test_an_evaluation_is_stored_and_recomputed_when_damaged(workshop, refined, 
     assert repaired.tensors("test")["labels"].shape == (350,)
 
 
-def test_one_pass_of_a_network_serves_all_that_builds_on_it(
+def test_one_pass_of_a_network_serves_all_stages_that_build_on_the_network(
     workshop, chain, augmented, monkeypatch
 ):
     trained, test = chain[0], workshop.prepared.test().values
@@ -499,7 +499,7 @@ def test_a_training_computes_in_the_precision_that_is_asked_for(workshop, traine
         workshop.open(replace(request(workshop.prepared), precision="half"))
 
 
-def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained, coarse, tmp_path):
+def test_features_are_computed_in_the_precision_of_the_network(workshop, trained, coarse, tmp_path):
     images = workshop.prepared.test().values
     for network, half in ((trained, False), (coarse, True)):
         features, _ = load_features(network, workshop.store, workshop.data)
@@ -569,7 +569,9 @@ def test_a_folder_without_a_chain_is_named(tmp_path, content, said):
             load_chain(folder)
 
 
-def test_a_chain_computes_where_it_is_told_or_on_the_cpu(workshop, trained, tmp_path, monkeypatch):
+def test_a_loaded_chain_computes_on_the_given_device_or_the_cpu(
+    workshop, trained, tmp_path, monkeypatch
+):
     export_chain(workshop.store, trained.ref, workshop.prepared.info, tmp_path)
     asked: list[Any] = []
     monkeypatch.setattr(export, "predictor", lambda *given: asked.append(given[1:]))
@@ -612,7 +614,7 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(tmp_path, workshop, tra
             open_stage(lacking, store, workshop.data).run_epoch()
 
 
-def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_was_first(
+def test_damaged_upstream_artifacts_are_computed_again_unless_another_trial_was_first(
     tmp_path, workshop, monkeypatch
 ):
     store = ArtifactStore(tmp_path / "store")
@@ -663,7 +665,7 @@ def test_an_unknown_stage_is_named(workshop):
         workshop.open(wanted)
 
 
-def test_evaluating_what_is_not_there_names_it(workshop):
+def test_evaluating_a_missing_artifact_raises_an_input_error(workshop):
     with pytest.raises(InputError, match="is missing or damaged"):
         evaluate_on_test(workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared)
 
@@ -688,7 +690,7 @@ def test_a_figure_that_is_not_finite_is_named_with_its_epoch(workshop, value):
         run.check_finite({"lr": 0.1, "train_loss": value}, finite=True)
 
 
-def test_what_a_training_says_of_itself_is_told_when_it_is_stored(workshop, monkeypatch):
+def test_remarks_of_a_training_are_printed_when_the_outcome_is_stored(workshop, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     run = workshop.open(request(workshop.prepared, seed=9, protocol={"epochs": 1}))
@@ -761,7 +763,9 @@ def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time():
 
 
 @pytest.mark.parametrize("name", ["nll_after_ts", "smooth_ece"])
-def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(workshop, name):
+def test_an_objective_outside_the_report_is_computed_every_epoch_and_for_stored_outcomes(
+    workshop, name
+):
     keep = "last" if name == "nll_after_ts" else "best_val_nll_after_ts"
     wanted = request(workshop.prepared, protocol={"epochs": 2, "keep": keep})
     plain, asked = workshop.open(wanted), workshop.open(wanted)

@@ -95,12 +95,12 @@ def test_the_key_is_the_same_on_every_machine():
     assert stage_key("train", **DETERMINANTS) == known
 
 
-def test_a_flag_is_no_number():
+def test_stage_keys_distinguish_flags_from_numbers():
     assert stage_key("train", nesterov=True) != stage_key("train", nesterov=1)
     assert stage_key("train", nesterov=False) != stage_key("train", nesterov=0.0)
 
 
-def test_what_is_no_plain_value_is_refused():
+def test_a_stage_key_refuses_values_that_json_cannot_hold():
     with pytest.raises(TypeError):
         stage_key("train", data=Path("."))
     with pytest.raises(ValueError, match="JSON"):
@@ -130,7 +130,7 @@ def test_artifact_without_a_manifest_is_none(store):
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_everything_lies_where_later_versions_look_for_it(store):
+def test_artifacts_have_the_paths_that_later_versions_expect(store):
     place = store.root / "train" / KEY[:2]
     assert store.path(ArtifactRef("train", KEY)) == put(store).directory == place / KEY
     assert store.lock(ArtifactRef("train", KEY)).path == place / f"{KEY}.lock"
@@ -186,7 +186,7 @@ def test_damage_is_noticed_logged_removed_and_repaired(store, kind, caplog):
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
-def test_no_key_is_no_artifact(store):
+def test_an_empty_key_finds_no_artifact(store):
     """As of a trial that still runs: the folder of a whole stage is not a damaged artifact."""
     kept = put(store)
     assert store.find(ArtifactRef("train", "")) is None
@@ -195,14 +195,14 @@ def test_no_key_is_no_artifact(store):
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_writing_replaces_what_is_damaged(store):
+def test_writing_an_artifact_replaces_a_damaged_one(store):
     flip_a_byte(put(store).directory / "weights.safetensors")
     put(store)
     assert store.find(ArtifactRef("train", KEY)) is not None
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_what_another_process_has_mended_meanwhile_stays(store, monkeypatch):
+def test_an_artifact_that_another_process_repaired_meanwhile_stays(store, monkeypatch):
     directory = put(store).directory
     judged = []
 
@@ -245,7 +245,7 @@ def test_the_first_writer_wins_and_leaves_no_draft(store):
     assert drafts(store) == []
 
 
-def test_a_draft_lies_beside_its_place_and_is_named_so_that_gc_knows_it(store, monkeypatch):
+def test_a_draft_is_next_to_its_artifact_with_the_suffix_tmp(store, monkeypatch):
     seen, real = list[Path](), artifacts.seal
 
     def look(draft: Path) -> None:
@@ -319,7 +319,7 @@ print(store.find(ArtifactRef("train", "cd" * 32)) is not None)
     assert fits == "True"
 
 
-def test_what_is_no_json_leaves_nothing_behind(store):
+def test_a_record_that_json_cannot_hold_leaves_no_files(store):
     with pytest.raises(ValueError, match="JSON"):
         store.write(ArtifactRef("train", KEY), FILES, {"metrics": {"val_ece": float("nan")}})
     assert drafts(store) == []
@@ -356,7 +356,7 @@ print(computed, found.record["by"], float(found.tensors("weights")["w"].sum()))
 """
 
 
-def test_of_two_processes_one_computes_and_both_see_it(tmp_path):
+def test_one_of_two_processes_computes_an_artifact_and_both_get_the_result(tmp_path):
     pairs = (("one", "two"), ("two", "one"))
     processes = [OwnProcess(COMPUTE, str(tmp_path), *names) for names in pairs]
     outputs = [process.output().split() for process in processes]

@@ -63,7 +63,7 @@ def write(store: ArtifactStore, key: str = KEY, mark: float = 1.0) -> Artifact:
 
 
 @DIALECTS
-def test_another_machine_finds_what_this_one_computed(machines):
+def test_another_machine_finds_the_artifacts_in_the_bucket(machines):
     one = machines.store("one")
     write(one)
     one.settle()
@@ -117,7 +117,7 @@ def test_outage_is_queued_and_a_later_process_delivers(machines, weather):
     assert list((store.root.parent / "undelivered").iterdir()) == []
 
 
-def test_what_waits_is_counted(machines, weather, monkeypatch):
+def test_deliver_counts_artifacts_that_wait_for_the_bucket(machines, weather, monkeypatch):
     monkeypatch.setattr(ArtifactStore.deliver, "__defaults__", ())
     weather.away = True
     store = machines.store("one")
@@ -126,7 +126,7 @@ def test_what_waits_is_counted(machines, weather, monkeypatch):
     assert store._cache.deliver(0.5) == 1
 
 
-def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines):
+def test_a_note_that_disappears_while_notes_are_read_counts_as_sent(machines):
     store = machines.store("one")
     write(store)
     store.settle()
@@ -266,7 +266,7 @@ def test_lease_stays_with_a_process_here_though_the_clock_is_set(address, monkey
     held.release()
 
 
-def test_lease_nobody_answers_for_counts_as_taken(address, weather):
+def test_a_process_gets_the_lease_if_the_bucket_does_not_answer(address, weather):
     weather.away = True
     assert Lease(Bucket(address), "leases/x").take()
 
@@ -285,7 +285,7 @@ def test_refusal_is_one_line_and_no_secret(disturbed, weather, address):
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs"])
-def test_bucket_that_is_not_there_is_not_asked_again(weather, kind):
+def test_a_missing_bucket_is_not_asked_again(weather, kind):
     bucket = Bucket(f"{kind}://a-bucket-that-nobody-has-made/{'long/' * 20}x")
     for ask in (lambda: bucket.names("a"), lambda: bucket.put("a", b"x")):
         asked = len(weather.log)
@@ -314,7 +314,7 @@ def test_address_is_a_folder_of_the_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "storage", ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3:/bucket/x"]
 )
-def test_what_is_no_address(storage):
+def test_a_text_that_is_no_bucket_address_is_refused(storage):
     with pytest.raises(InputError, match=r"is not the address of a bucket; use s3://BUCKET") as no:
         storage_folder(storage)
     assert "secret" not in str(no.value)

@@ -111,7 +111,7 @@ CHAIN = {
         ({("calibrate", "k"): None}, [], None),
     ],
 )
-def test_chain_costs_what_all_its_stages_do(change, stages, seconds):
+def test_a_chain_costs_the_seconds_of_all_its_stages(change, stages, seconds):
     store: Any = SimpleNamespace(find={**CHAIN, **change}.get)
     found = chain_of(store, ArtifactRef("calibrate", "k"))
     assert [one.stage for one in found] == stages

@@ -37,7 +37,7 @@ def test_sealed_process_reaches_no_test_data(prize):
     assert in_a_process("sealed", prize.folder) == first | SEALED
 
 
-def test_same_attempts_succeed_where_nothing_is_sealed(prize):
+def test_attempts_to_read_test_data_succeed_in_an_unsealed_worker(prize):
     assert in_a_process("open", prize.folder) == REACHED
 
 

@@ -130,7 +130,7 @@ def test_damaged_outcome_is_computed_again(place):
     assert "damaged" in notice
 
 
-def test_worker_waits_for_another_that_computes_the_same(place):
+def test_a_worker_waits_for_another_one_that_computes_the_same_stage(place):
     worker, other = place.worker(), place.worker()
     other.step()
     waiting = worker.step()
@@ -337,7 +337,7 @@ def test_training_that_diverges_is_the_configurations_fault(place):
     assert place.stored(protocol={"lr": 1e30}) is None
 
 
-def test_what_is_missing_is_named(place, tmp_path):
+def test_a_fault_names_the_artifact_or_data_that_is_missing(place, tmp_path):
     place.run()
     missing = place.stored()
     elsewhere = Place(tmp_path / "elsewhere", place.data)
@@ -391,7 +391,7 @@ def make_foreign(path: Path) -> None:
     ("damage", "kind"),
     [(cut, "BadZipFile"), (flip_a_bit, "ValueError"), (make_foreign, "RuntimeError")],
 )
-def test_damaged_checkpoint_starts_the_stage_anew(place, tmp_path, damage, kind):
+def test_a_damaged_checkpoint_makes_the_stage_start_over(place, tmp_path, damage, kind):
     first = place.worker(every=0)
     first.step()
     first.close()
@@ -424,7 +424,7 @@ def test_checkpoint_that_does_not_fit_says_why(place, limit):
     assert again.notices == ("train of ce resumes after epoch 1 of 3",)
 
 
-def test_gpu_that_torch_does_not_see_is_told_once(place):
+def test_a_gpu_that_torch_does_not_see_gets_one_notice(place):
     worker = place.worker(gpus=0.5)
     found = finish(worker)
     worker.open(place.job(gpus=0.5, seed=1))

@@ -77,7 +77,7 @@ def gate(benchmark: Nightly, source: MadeRepository, revision: str, out: Path) -
     ],
     ids=["same", "little", "worse", "failed"],
 )
-def test_a_change_is_held_against_its_base(
+def test_the_gate_compares_a_change_with_its_base(
     figures, code, head, make_benchmark, source, tmp_path, capsys
 ):
     source.commit()
@@ -138,7 +138,7 @@ def test_a_machine_that_grew_busy_is_not_the_change(make_benchmark, source, tmp_
 
 
 @pytest.mark.full
-def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_path):
+def test_a_gate_that_gets_a_signal_leaves_no_processes_or_files(make_benchmark, source, tmp_path):
     benchmark, started = make_benchmark(sweep={"tracking": {}}), tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
     (source.folder / "calsweep/__main__.py").write_text(f"{text}\ntime.sleep(600)\n")
@@ -158,7 +158,9 @@ def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_p
     assert not (benchmark.folder / "lock").exists()
 
 
-def test_what_the_base_lacks_too_is_not_the_changes(make_benchmark, source, tmp_path):
+def test_a_recipe_that_fails_on_the_base_too_does_not_fail_the_gate(
+    make_benchmark, source, tmp_path
+):
     lacking = {**USUAL, "ce": None}
     source.commit(lacking)
     source.commit(lacking)

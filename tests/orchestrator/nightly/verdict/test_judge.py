@@ -77,7 +77,7 @@ def test_one_worse_night_between_good_ones_stays_without_an_alarm():
 @pytest.mark.parametrize(
     ("cell", "factor"), [(ECE, 1.09), (ACC, 0.996), (SPEED, 0.87)], ids=["ece", "acc", "speed"]
 )
-def test_what_is_below_the_practical_threshold_is_no_alarm(cell, factor):
+def test_a_change_below_the_practical_threshold_raises_no_alarm(cell, factor):
     small = {cell: factor}
     assert judge([*QUIET, record(10, factors=small)], record(11, factors=small)).status == "ok"
 
@@ -87,7 +87,7 @@ def test_what_is_below_the_practical_threshold_is_no_alarm(cell, factor):
     ("relative", "most", "reasons"),
     [(0.19, 0.0244, ["nights"]), (0.21, 0.0244, []), (0.21, 0.0243, ["limit"])],
 )
-def test_what_matters_is_what_the_file_says(metric, relative, most, reasons):
+def test_thresholds_and_limits_of_the_file_decide_on_alarms(metric, relative, most, reasons):
     def renamed(night: NightRecord) -> NightRecord:
         new = {**dict(zip(LEVELS, LEVELS, strict=True)), "ece": metric}
         cells = {c._replace(metric=new[c.metric]): values for c, values in night.cells.items()}
@@ -109,14 +109,14 @@ def test_what_matters_is_what_the_file_says(metric, relative, most, reasons):
     [(ECE, 1.15, 0.1), (ACC, 0.99, 0.01), (SPEED, 0.8, 0.15)],
     ids=["ece", "acc", "speed"],
 )
-def test_what_noise_explains_is_no_alarm(cell, factor, size):
+def test_a_change_that_noise_explains_raises_no_alarm(cell, factor, size):
     worse = [record(night, 0.0, {cell: factor}) for night in (30, 31)]
     for noise, expected in ((0.0, True), (size, False)):
         verdict = judge([*history(range(30), noise), worse[0]], worse[1])
         assert (cell in {alarm.cell for alarm in verdict.alarms}) == expected
 
 
-def test_noise_beyond_what_was_assumed_is_learned():
+def test_noise_above_the_assumed_one_is_learned():
     verdict = judge(history(range(60), noise=0.1), record(60, noise=0.1))
     assert verdict.alarms == ()
 
@@ -146,7 +146,7 @@ def test_an_accepted_change_restarts_the_series():
 
 
 @pytest.mark.parametrize("start", ["2031-01-01", "2026-01-11.9"])
-def test_an_accepted_series_goes_on_whatever_the_nights_are_called(start):
+def test_an_accepted_series_continues_with_any_names_of_nights(start):
     """The clock was wrong that night, or many nights ran on one date."""
     first, *rest = [record(night, factors={ECE: 1.3}) for night in range(10, 20)]
     known = [
@@ -169,7 +169,7 @@ def test_an_accepted_series_goes_on_whatever_the_nights_are_called(start):
         assert judge(gone[10:], record(20, factors={ECE: 1.3}), accepted=accepted).notes == ()
 
 
-def test_an_improvement_is_told_and_becomes_what_is_expected():
+def test_an_improvement_is_reported_and_becomes_the_expected_value():
     better = [record(night, factors={ECE: 0.7}) for night in range(10, 20)]
     verdicts = [judge([*QUIET, *better[:night]], better[night]) for night in range(10)]
     assert {verdict.status for verdict in verdicts} == {"ok"}
@@ -271,7 +271,7 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete():
     assert judge(QUIET, whole).status == "ok"
 
 
-def test_what_is_missing_beside_a_failed_recipe_is_told():
+def test_seeds_missing_besides_a_failed_recipe_raise_an_alarm():
     night = changed(record(10), CellKey(RECIPES[-1], TASK, "ece"), {0: 0.02})
     verdict = judge(QUIET, replace(night, failed={(RECIPES[0], TASK): "out of memory"}))
     assert [alarm.text for alarm in verdict.alarms] == [
@@ -313,7 +313,7 @@ def twins(night: NightRecord, recipe: str, factor: float = 1.0) -> NightRecord:
     return night
 
 
-def test_a_recipe_that_comes_to_equal_another_is_named():
+def test_a_recipe_that_starts_to_equal_another_raises_an_alarm():
     twin = twins(record(10, environment={"torch": "2"}), "ls")
     verdict = judge(QUIET, twin)
     assert told(verdict) == [(CellKey("ls", TASK), "hard", "twin")]
@@ -360,7 +360,7 @@ def test_twins_are_equal_in_all_figures_but_for_rounding(metrics, factor, twin):
     assert ("twin" in {alarm.reason for alarm in verdict.alarms}) == twin
 
 
-def test_equal_accuracies_alone_are_no_twins():
+def test_recipes_with_equal_accuracies_only_raise_no_alarm():
     both = ("acc", "cifar10-c/acc")
 
     def accuracies(night: NightRecord) -> NightRecord:
@@ -376,7 +376,7 @@ def test_equal_accuracies_alone_are_no_twins():
 
 
 @pytest.mark.parametrize("other", ["other", f"{TASK}-2"])
-def test_equal_figures_on_two_tasks_are_no_twins(other):
+def test_equal_figures_on_two_tasks_raise_no_alarm(other):
     def with_another_task(night: NightRecord, factor: float) -> NightRecord:
         copies = {
             CellKey(cell.recipe, other, cell.metric): {s: factor * v for s, v in values.items()}
@@ -404,7 +404,7 @@ def defined(night: NightRecord, recipe: str, definition: str) -> NightRecord:
     return replace(night, rows=rows)
 
 
-def test_what_the_benchmark_defines_anew_is_not_compared():
+def test_recipes_that_the_benchmark_redefines_are_not_compared():
     before = [defined(night, "ls", "old") for night in QUIET]
     worse = {ECE: 3.0, CellKey("ce", TASK, "ece"): 3.0}
     first = defined(record(10, factors=worse), "ls", "new")
@@ -453,7 +453,7 @@ def stages(night: int, slow: float = 1.0, sizes: float = 0.01) -> NightRecord:
     return replace(own, cells=cells, rows=rows)
 
 
-def test_a_stage_that_is_slower_beside_the_others_is_named():
+def test_a_stage_that_becomes_slower_than_the_others_is_named():
     before = [stages(night) for night in range(30)]
     after = [stages(night, slow=1.05) for night in range(30, 33)]
     verdict = judge([*before, *after[:-1]], after[-1])
@@ -540,7 +540,7 @@ def test_a_step_hidden_in_noise_is_found_in_the_series():
 
 
 @pytest.mark.parametrize("began", [name(20), "2031-01-01", "2026-02-10.9"])
-def test_a_step_before_two_worse_nights_is_told_whatever_its_night_is_called(began):
+def test_a_step_before_two_worse_nights_is_dated_with_any_name_of_a_night(began):
     def factor(night: int) -> float:
         return 1.0 if night < 20 else 1.095 if night < 40 else 1.3
 
@@ -627,7 +627,7 @@ def test_a_night_without_a_figure_changes_nothing(cell, seen):
 
 
 @pytest.mark.parametrize("before", [7, 12, 20])
-def test_a_step_counts_the_nights_before_it(before):
+def test_an_alarm_for_a_step_counts_the_nights_before_the_step(before):
     nights = [record(n, factors={ECE: 1.2 if n >= before else 1.0}) for n in range(before + 3)]
     (alarm,) = (found for found in judge(nights[:-1], nights[-1]).alarms if found.cell == ECE)
     assert (alarm.nights, alarm.since) == (before, name(before))

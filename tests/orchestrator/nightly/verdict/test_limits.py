@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from orchestrator.nightly import MEASURES, CellKey, Limits, NightRecord, Shape
 
 
-def test_defaults_hold_where_nothing_is_said():
+def test_missing_limits_have_defaults():
     limits = Limits.model_validate({"thresholds": {"ece": {"relative": 0.3}}})
     assert limits.threshold("ece").relative == 0.3
     assert limits.threshold("cifar10-c/ece").relative == 0.3

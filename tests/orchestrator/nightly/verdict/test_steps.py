@@ -75,12 +75,12 @@ def test_a_level_lasts_five_nights_at_least():
     assert min(np.diff(places)) >= 5
 
 
-def test_noise_must_be_given():
+def test_find_steps_needs_noise_above_0():
     with pytest.raises(ValueError, match="noise=0"):
         find_steps(NOISE, 0.0)
 
 
-def test_a_step_is_held_against_the_best_level_before():
+def test_a_step_is_compared_with_the_best_earlier_level():
     series = np.repeat([3.0, 0.0, 4.0], 20) + 0.1 * NOISE
     found = worse_step(series, 0.1, 2.0)
     step, level = found
@@ -100,7 +100,7 @@ def test_the_best_level_may_be_lower_than_any_five_of_its_nights():
     assert (found[0].index, found[1]) == (16, pytest.approx(0.1))
 
 
-def test_what_has_recovered_is_not_worse():
+def test_a_series_that_has_recovered_has_no_worse_step():
     series = np.repeat([0.0, 4.0], [40, 20]) + 0.1 * NOISE
     assert worse_step(series, 0.1, 2.0) is not None
     assert worse_step(np.append(series, 0.0), 0.1, 2.0) is None
@@ -119,7 +119,9 @@ def test_what_has_recovered_is_not_worse():
     ids=["six errors", "recovered yesterday", "the level is not above", "tonight is not above"],
 )
 @pytest.mark.parametrize("shift", [-100.0, 0.0, 100.0])
-def test_both_the_level_and_tonight_must_be_above_the_threshold(later, threshold, worse, shift):
+def test_a_step_needs_its_level_and_the_last_night_above_the_threshold(
+    later, threshold, worse, shift
+):
     for before in ([0.0] * 10, [-1.0, 1.0] * 5):
         found = worse_step(np.array(before + later) + shift, 1.0, threshold)
         assert (found is not None) == worse

@@ -127,7 +127,7 @@ def test_every_published_figure_is_in_its_cell(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_not_offered_is_published_and_has_a_reason(name):
+def test_entries_that_a_layout_does_not_offer_are_published_and_have_a_reason(name):
     layout = load_layout(name)
     table = load_published("results")
     found = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
@@ -178,7 +178,7 @@ def test_the_text_and_our_reading_of_macal_are_rows_of_their_own(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_variant_is_compared_with_what_it_varies(name):
+def test_a_variant_is_compared_with_the_plain_method(name):
     layout = load_layout(name)
     endings = {
         "cls": ("-ls", "-fl", "-cls", "-cls-cm", "-cls-mm"),

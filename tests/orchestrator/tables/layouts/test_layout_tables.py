@@ -56,7 +56,7 @@ def test_the_rows_and_columns_are_the_layout_s_in_its_order():
     ]
 
 
-def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
+def test_a_layout_marks_cells_that_were_not_run_and_names_recipes_it_does_not_have():
     foreign = [study(recipe, model="resnet8") for recipe in ("ce", "own", "esd")]
     table = fill("macal/table1", study("ce"), study("own"), *foreign)
     found = cells(table, "ce")
@@ -126,7 +126,7 @@ def test_figures_are_compared_with_those_of_as_many_bins():
     assert not any("does not state the number of bins" in note for note in table.notes())
 
 
-def test_a_mean_over_models_wants_all_of_them():
+def test_a_mean_over_networks_needs_all_networks():
     partly = [study("ls", model=model, ece=0.01) for model in NETWORKS[:3]]
     found = cells(fill("macal/table3", *partly, published=True), "ls")
     assert found["cifar10", "average", "acc"].text == "of 4: 1 not run"
@@ -138,7 +138,7 @@ def test_a_mean_over_models_wants_all_of_them():
     assert set(about.partition("over ")[2].split(", ")) == {result.task for result in whole}
 
 
-def test_a_mean_over_two_networks_is_told_and_published_where_both_saw_all_data(tmp_path):
+def test_a_mean_over_two_networks_has_a_note_and_a_published_value_if_both_saw_all_data(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\npaper: macal\ntable: Table 3\nmetrics: [ece]\nrows: [ls, mbls]\n"
@@ -178,7 +178,7 @@ def test_doubts_about_a_published_figure_are_noted():
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
 
 
-def test_a_figure_that_repeats_its_neighbour_s_is_told_to_be_suspicious(tmp_path):
+def test_a_note_marks_a_published_figure_that_repeats_the_neighbouring_one(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\npaper: cls\ntable: Table 2\nmetrics: [ece]\nrows: [ce]\n"
@@ -342,7 +342,7 @@ def test_columns_may_be_chosen():
     assert {cell.text for cell in cells(only, "ce").values()} == {"not run"}
 
 
-def test_of_what_a_layout_does_not_show_nothing_but_the_name_is_told(tmp_path):
+def test_a_layout_prints_only_the_names_of_recipes_that_it_does_not_show(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("title: mine\nmetrics: [ece]\nrows: [ce, ls]\n", encoding="utf-8")
     shown = {"code": "1", "fingerprint": "1", "searched_predictions": "c"}
@@ -385,7 +385,7 @@ def test_two_tasks_for_one_column_are_refused():
     assert fill("macal/table1", *runs, tasks=["*/mukhoti2020"]).columns
 
 
-def test_one_s_own_layout_by_its_path(tmp_path):
+def test_a_layout_file_of_a_user_is_found_by_its_path(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("title: mine\nmetrics: [ece]\nrows: [ls, ce]\n", encoding="utf-8")
     table = fill(str(path), study("ce"), study("ls", ece=0.01))

@@ -91,7 +91,7 @@ def test_damaged_notes_are_named_and_the_page_is_shown(view) -> None:
     assert row(page, "mbls", "table-1")
 
 
-def test_a_file_that_is_shown_has_no_form(view) -> None:
+def test_pages_of_a_packed_file_have_no_form_for_notes(view) -> None:
     view.storage.lacks = "no data"
     client = TestClient(application(Book(view.storage), "t"), base_url="http://127.0.0.1:8720")
     client.get("/?token=t")

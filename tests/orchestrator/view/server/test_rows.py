@@ -184,7 +184,7 @@ def test_from_a_figure_to_a_row_in_three_clicks(client) -> None:
     assert follow("/sweeps/s/studies/1", "/rows") == rows
 
 
-def test_an_address_gives_the_rows_that_it_names(client, kept) -> None:
+def test_the_address_of_a_page_selects_and_sorts_rows(client, kept) -> None:
     rows, other = (RowBook(Storage(kept[0])).read(key_of(number)) for number in (3, 1))
     gap = np.abs(rows.true - other.true)
     assert every(client, "/sweeps/s/studies/1/rows?seed=1") == list(range(ROWS))

@@ -411,7 +411,7 @@ def test_only_the_end_of_a_long_log_is_shown(view) -> None:
 
 
 @pytest.mark.full
-def test_a_copy_is_shown_and_nothing_is_written(view, tmp_path) -> None:
+def test_a_copied_storage_is_shown_without_writing(view, tmp_path) -> None:
     copy = tmp_path / "laptop"
     shutil.copytree(view.storage.folder / "sweeps", copy / "sweeps")
     before = {path: path.stat().st_mtime_ns for path in sorted(copy.rglob("*"))}

@@ -54,7 +54,7 @@ def test_every_stage_is_measured_as_by_hand(workshop, chain, suites):
     assert len(values) > 1
 
 
-def test_another_suite_computes_nothing_again(workshop, chain, suites, monkeypatch):
+def test_another_suite_does_not_repeat_stored_evaluations(workshop, chain, suites, monkeypatch):
     where = (workshop.store, chain[0].ref, workshop.prepared)
     clean = evaluate_on_test(*where)[1]
     first, stored = evaluate_suite(*where, suites[0].directory)
@@ -87,7 +87,7 @@ def test_pools_of_two_suites_or_more_are_their_means():
     )
 
 
-def test_what_is_missing_is_named(workshop, suites, tmp_path):
+def test_an_evaluation_names_the_file_or_artifact_that_is_missing(workshop, suites, tmp_path):
     with pytest.raises(InputError, match=r"suite\.json cannot be read"):
         evaluate_suite(workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared, tmp_path)
     with pytest.raises(InputError, match="is missing or damaged"):

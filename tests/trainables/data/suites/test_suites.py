@@ -90,7 +90,7 @@ def test_wrong_names(names, text):
         check_suites(names, NOWHERE)
 
 
-def test_a_name_that_is_like_no_other_is_answered_by_all():
+def test_an_unknown_suite_without_a_near_name_lists_all_suites():
     there = f"there are: {', '.join(suite_names())}"
     told = f"unknown suite 'zzz'; {there}; `calsweep list suites` shows all"
     assert refusal(find_suite, "zzz", NOWHERE) == told
@@ -356,7 +356,7 @@ def test_each_image_is_corrupted_by_draws_of_its_own_wherever_blocks_end(make_ta
     )
 
 
-def test_generated_corruptions_are_what_the_library_makes(make_task):
+def test_generated_corruptions_equal_those_of_the_library(make_task):
     need_library()
     from imagecorruptions import corrupt
 
@@ -386,7 +386,9 @@ def test_processes_make_the_same(make_task, monkeypatch):
     np.testing.assert_array_equal(alone, together)
 
 
-def test_without_the_library_it_says_what_to_install(make_task, monkeypatch):
+def test_generated_corruptions_without_the_library_name_the_package_to_install(
+    make_task, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     told = refusal(prepare_suite, "generated-c", NOWHERE, make_task())
     assert told.startswith("suite 'generated-c': needs imagecorruptions-imaug (")
@@ -412,7 +414,7 @@ def test_larger_images_are_smoothed_into_height_and_width_of_the_task():
         assert np.abs(image.astype(int) - np.asarray(theirs)).max() <= 1
 
 
-def test_colours_become_grey_and_transparency_goes(make_task):
+def test_images_of_a_suite_lose_colour_and_transparency_for_grey_tasks(make_task):
     form = make_task(channels=1).info.inputs
     colours = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 4), dtype=np.uint8)
     grey = fitted(colours, form)
@@ -466,7 +468,7 @@ def test_ood_metrics_are_those_of_the_largest_probability(make_task, tmp_path):
     torch.testing.assert_close(tensors["outside"].exp().float(), outside)
 
 
-def test_a_data_set_without_test_images_gives_all_it_has(make_task):
+def test_a_data_set_without_test_images_gives_all_its_images(make_task):
     data = prepare_suite("ood-digits", NOWHERE, make_task())
     assert len(data.values(PART)) == 1797
     limited = prepare_suite("ood-digits", NOWHERE, make_task(test_limit=10))
@@ -555,7 +557,7 @@ def test_a_manifest_of_another_form_is_refused_and_mended(stored):
         assert stored() == first
 
 
-def test_another_source_under_the_same_name_is_read(stored, tmp_path):
+def test_a_changed_file_under_the_same_name_is_read_again(stored, tmp_path):
     first = stored()
     write_npz(tmp_path / "other.npz", seed=10)
     assert stored().fingerprint != first.fingerprint
