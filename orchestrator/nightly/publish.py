@@ -38,7 +38,7 @@ WAYS = ("webhook", "mail")
 
 
 class Publisher:
-    """Publishes verdicts; the next start repeats the steps that failed."""
+    """Publishes verdicts; the next run of the benchmark repeats the steps that failed."""
 
     def __init__(self, nightly: Nightly, book: Book) -> None:
         self._nightly = nightly

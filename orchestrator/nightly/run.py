@@ -58,7 +58,7 @@ def run_night(
     book = nightly.book(fresh=False)
     with book.held() as crashed:
         if crashed:
-            say(console, f"taken over from {crashed}, which has ended without releasing it")
+            say(console, f"took over the lock of {crashed}, which ended without releasing it")
         return _Run(nightly, book, address, console).run(name)
 
 
@@ -92,7 +92,7 @@ class _Run:
     def _finish_earlier(self, night: Night) -> None:
         spec = self._spec(night)
         if night.facts["environment"] == current_environment(self._nightly, prepare_data(spec)):
-            say(self._console, f"night {night.name} was interrupted: it is finished first")
+            say(self._console, f"night {night.name} was interrupted and is finished first")
             self._compute(night)
             self._messages += self._publisher.publish(night)
             return

@@ -36,7 +36,7 @@ def stage_findings(
     """Judge the last record (oldest first): yield an alarm for each stage that became slower.
 
     Other load on a machine slows all stages of a night alike, so times relative to the other stages
-    vary several times less than absolute times. The record's ``rows`` have the stages of recipes.
+    vary several times less than absolute times.
     """
     names = [record.night for record in records]
     for stage, series in contrasts(stage_times(records)).items():
@@ -65,7 +65,7 @@ def stage_findings(
 
 
 def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
-    """Return a stage's relative times (T,), NaN if missing; see ``contrasts``."""
+    """Return a stage's relative times (T,) of T nights, NaN if missing; see ``contrasts``."""
     stage = cell.metric.removesuffix(TIME)
     return contrasts(stage_times(records)).get(stage, np.full(len(records), np.nan))
 
