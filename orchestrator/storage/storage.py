@@ -99,7 +99,7 @@ class SweepFolder:
 
     @property
     def exists(self) -> bool:
-        """Return True if the folder has any file of a sweep."""
+        """Return True if the folder has a specification, a journal or results."""
         shipped = self.path / "shipped.json"
         paths = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
         return any(path.exists() for path in paths)
@@ -208,7 +208,7 @@ class SweepFolder:
             raise InputError(f"sweep {self.name!r} cannot be changed: {why(error)}") from error
 
     def owner(self) -> str:
-        """Return the user, machine, process and start of the last run."""
+        """Return user, machine, process and start of the last run, or ``another process``."""
         if self.bucket is not None:
             with answering():
                 return self.bucket.lease().holder() or "another process"
