@@ -118,11 +118,12 @@ class Spread(NamedTuple):
 def spreads(sweeps: Sequence[Board], splits: Sequence[str]) -> Iterator[Spread]:
     """Yield the spread of each recipe's figure over sweeps of one task.
 
-    The variance is nested: seeds in searches in splits. The variance of each level excludes the
-    variance of the levels within it. Sweeps must not share seeds: they would share networks.
+    A split has several searches, and a search several seeds. The variance of splits excludes that
+    of searches, which excludes that of seeds. Sweeps must not share seeds: they would share
+    networks.
 
     Args:
-        sweeps: The boards of each sweep.
+        sweeps: The board of each sweep.
         splits: The name of the split of each sweep.
     """
     for recipe in dict.fromkeys(chain.from_iterable(sweep.figures for sweep in sweeps)):

@@ -128,8 +128,8 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     """Return the measure with bins of equal mass; each resample has its own bin edges.
 
-    An edge of ``aece`` is at a confidence or between it and the next one, so a bin always ends
-    after that confidence and its equals: a rank determines it, whatever the edge's exact value.
+    An edge of ``aece`` equals a confidence or is between it and the next larger one. So a bin ends
+    after all rows of this confidence: its rank determines the bin, the edge's exact value does not.
     """
     confidence, gaps = _top_label(log_probs, labels)
     ordered, order = confidence.sort()
