@@ -80,7 +80,7 @@ def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is():
 METHODS = ", ".join(method_names())
 LISTING = f"methods: {METHODS}; refinements: {', '.join(REFINEMENTS.names())}; calibrators: "
 LISTING += f"{', '.join(CALIBRATORS.names())}; variants: macal-static, mbls-wide, ts-fit"
-ALL = "; `calsweep list methods` shows all, likewise refinements and calibrators"
+ALL = "; `calsweep list methods`, `... refinements` and `... calibrators` show all"
 ORDER = "write method[+refinement][+calibrator]"
 
 
