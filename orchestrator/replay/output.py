@@ -55,7 +55,10 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) 
 
 
 def draw(outcome: ReplayOutcome) -> Chart:
-    """Return a chart of each strategy's test metric against the budget; the default is dashed."""
+    """Return a chart of each strategy's test metric against the budget.
+
+    A dashed line shows the published default.
+    """
     shown = column(outcome.settings.judge)
     rows = [
         {
@@ -121,15 +124,15 @@ def notes(outcome: ReplayOutcome) -> list[str]:
         f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
         f"each by every strategy, validation rows {rows}; "
         f"the published default has a test {shown.label} of {shown.show(first.default)}",
-        "regret: difference from the recorded trial with the best test metric; distance: between "
-        "a configuration and the recorded one whose results it got, the largest over its "
-        "parameters, in % of the range",
+        "regret: test metric of the choice minus that of the best recorded trial; distance: "
+        "difference between a suggested configuration and the recorded one whose results it got, "
+        "in % of the range of the parameter that differs most",
         *_left_out(outcome),
     ]
 
 
 def _left_out(outcome: ReplayOutcome) -> list[str]:
-    """Return a line for each study that was not replayed; name the sweeps unless it is all."""
+    """Return a line for each study that was not replayed, with its sweeps unless all lack it."""
     found: dict[str, list[str]] = {}
     for (sweep, study), reason in outcome.skipped.items():
         found.setdefault(f"{study}: not replayed: {reason}", []).append(sweep)

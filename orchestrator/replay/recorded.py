@@ -123,7 +123,7 @@ class RecordedStudy:
 
 @dataclass(frozen=True)
 class RecordedSweep:
-    """A sweep that has ended, and the reasons why some of its studies were ``skipped``."""
+    """The trials of a sweep, and the reasons why some of its studies were ``skipped``."""
 
     folder: SweepFolder
     spec: SweepSpec
@@ -155,8 +155,8 @@ def read_sweeps(
 ) -> list[RecordedSweep]:
     """Return the ended sweeps of a storage, with every trial measured on test data.
 
-    This measures trials that were not chosen, which a sweep never does, so it must come after all
-    choices. The measurements stay in the storage as artifacts until ``gc``.
+    This also measures trials that were not chosen, which a sweep never does, so it must come after
+    all choices. The measurements stay in the storage as artifacts until ``gc``.
 
     Args:
         storage: The storage.

@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def training(self) -> str:
-        """Return the key of its training, or of its given logits."""
+        """Return the key of the training, or given logits, that the configuration builds on."""
         request = self.chosen.trial.request
         before = request.upstream_request or {}
         return before.get("upstream") or request.upstream or self.chosen.ref.key
@@ -87,7 +87,8 @@ def _measurement(study: StudyState, chosen: Ended, root: str, available: Availab
 class MeasuringSource(Source):
     """Returns measurements as jobs; measurements of the same training run one after the other.
 
-    The worker keeps the outputs of the network for the test rows, so one pass serves all of them.
+    The worker keeps the network's outputs for the test rows, so the measurements of a training
+    share one pass.
 
     Args:
         write: Receives an event for each measurement.

@@ -34,7 +34,7 @@ class StagePreview:
     Attributes:
         reused: Trials whose outcome is stored, from an earlier run or another sweep.
         seconds: Time of one trial in earlier runs on the tracking server; None if unknown, or if
-            none is left to compute.
+            no trial is left to compute.
         dropped: Trials to compute again because they are stored without their weights.
     """
 
@@ -54,7 +54,7 @@ class StagePreview:
 
 
 def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
-    """Count the trials of a sweep by stage, with the stored outcomes.
+    """Count the trials of a sweep by task and stage, and those whose outcomes are stored.
 
     A study suggests trials from the results of earlier ones. So ``reused`` counts the trials up to
     the first one that is not stored, and ``computed`` is an upper bound. Without ``data`` the

@@ -20,7 +20,7 @@ from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_sta
 from trainables.store.artifacts import ArtifactStore
 
 TOLERANCE = 1e-6
-"""Largest difference of two equal figures; other hardware may round sums differently."""
+"""Largest difference of figures that count as equal; other hardware may round differently."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -90,7 +90,7 @@ def reproduce(
     """
     run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
     if not run.study.origin:
-        raise InputError(f"run {run_id}: it was tracked without the data to recompute it")
+        raise InputError(f"run {run_id} was tracked without the settings to compute it again")
     root = Path(folder).absolute()
     if (root / "artifacts").exists():
         raise InputError(f"{root} already has artifacts; use a fresh folder")

@@ -569,9 +569,9 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         f"default has a test NLL of {first.default:.4f}"
     )
     assert lines[3:] == [
-        "regret: difference from the recorded trial with the best test metric; distance: between "
-        "a configuration and the recorded one whose results it got, the largest over its "
-        "parameters, in % of the range",
+        "regret: test metric of the choice minus that of the best recorded trial; distance: "
+        "difference between a suggested configuration and the recorded one whose results it got, "
+        "in % of the range of the parameter that differs most",
         "rows|given: not replayed: nothing to search",
     ]
     more_studies = [*outcome.judged, replace(outcome.judged[0], study="rows|ts")]

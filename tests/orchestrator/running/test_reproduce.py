@@ -254,7 +254,7 @@ def test_other_data_or_a_used_folder_are_refused(spec, results, tmp_path):
     for run, address, told in (
         (run_id, uri, f"{used} already has artifacts; use a fresh folder"),
         (run_id, other, f"run {run_id}: it was computed on data f00, but {now}"),
-        (run_id, early, f"run {run_id}: it was tracked without the data to recompute it"),
+        (run_id, early, f"run {run_id} was tracked without the settings to compute it again"),
         ("nope", uri, "no run 'nope' on"),
     ):
         folder = used if (run, address) == (run_id, uri) else tmp_path / "fresh"
