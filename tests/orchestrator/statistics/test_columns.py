@@ -67,8 +67,8 @@ def test_what_cannot_be_computed_is_said(results, artifacts, evaluated, made_up)
     )
     assert said[1:] == [
         "ls on digits/convnet/digits has no augrc: no predictions on record",
-        "au on digits/convnet/digits: augrc computed from the stored sample of pixels, not from all "
-        "pixels",
+        "au on digits/convnet/digits: augrc computed from the stored sample of pixels, not from "
+        "all pixels",
     ]
     with_columns([bare], ["aps_90_size"], artifacts, said.append)
     assert said[-1] == (
