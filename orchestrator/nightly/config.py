@@ -138,7 +138,7 @@ class Nightly:
         return Storage.of(self.sweep).nightly(self.name)
 
     def book(self, fresh: bool = True) -> Book:
-        """Return all nights; if ``fresh``, download those in the bucket first."""
+        """Return the book of all nights; if ``fresh``, first update it from the bucket."""
         address = Storage.of(self.sweep).address
         if address is None:
             return Book(self.folder)

@@ -48,7 +48,7 @@ class Publisher:
         self._unwritten = False  # Whether writing this night's summaries failed.
 
     def publish(self, night: Night) -> list[str]:
-        """Do the publishing steps of a night that are still open; return problems, a line each."""
+        """Do the steps of publishing a night that are not done yet; return one line per problem."""
         record, verdict = night.record, night.verdict
         if record is None or verdict is None or (night.delivered and not self._unsent(night)):
             return []
@@ -142,7 +142,7 @@ class Publisher:
 
 
 def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
-    """Write and send the message that a night could not run; return problems, a line each."""
+    """Write and send the message that a night could not run; return one line per problem."""
     blocks = [page.Block(f"nightly {nightly.name}, {night}: could not run", (reason,))]
     texts = {
         "markdown": page.to_markdown(blocks),

@@ -76,7 +76,7 @@ class _Run:
         self._publisher = Publisher(nightly, book)
 
     def run(self, name: str) -> NightOutcome:
-        """Finish interrupted nights, run this one, then publish all that is not published yet."""
+        """Finish interrupted nights, run this one, then publish every night that still needs it."""
         for night in self._book.nights():
             if night.unfinished and night.name != name:
                 self._finish_earlier(night)

@@ -85,7 +85,7 @@ class RecordedStudy:
         }
 
     def drawn(self, validation: int, seed: int) -> RecordedStudy:
-        """Return the study with new validation rows, drawn from all rows; the others judge it.
+        """Return the study with new validation rows, drawn from all rows; the rest is for testing.
 
         Args:
             validation: Number of rows to draw, less than the number of all rows.

@@ -96,14 +96,14 @@ class ReplayOutcome:
     skipped: Mapping[tuple[str, str], str]
 
     def summaries(self) -> list[Summary]:
-        """Return every strategy at each of its budgets."""
+        """Return a summary of each strategy at each of its budgets."""
         found: dict[tuple[str, int], list[Judged]] = {}
         for judged in self.judged:
             found.setdefault((judged.strategy, judged.budget), []).append(judged)
         return [_summary(*key, group) for key, group in found.items()]
 
     def finals(self) -> list[Summary]:
-        """Return every strategy after all its trials, whose number may differ between studies."""
+        """Return a summary of each strategy after its last trial in each study."""
         last: dict[tuple[str, str, str, int], Judged] = {}
         for judged in self.judged:
             last[judged.strategy, judged.sweep, judged.study, judged.search] = judged

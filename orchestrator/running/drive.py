@@ -48,7 +48,7 @@ class Measurement:
 def pending_measurements(
     state: SweepState, past: Ledger, available: Available = lambda ref: True
 ) -> list[Measurement]:
-    """Return the measurements on test data that are missing, once every study has chosen.
+    """Return the missing measurements on test data; every study must have made its choice.
 
     An earlier measurement is repeated if its predictions were deleted. Published defaults are
     measured only if their artifacts are ``available``.
@@ -191,7 +191,7 @@ def drive(
     machines: Machines,
     changed: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run the searches and measurements that are missing; return True if all are done."""
+    """Run the missing searches and measurements; return False if a search is unfinished."""
     spec, write, say = state.plan.spec, journal.append, control.say_once
     limit = spec.resources.max_failures
     known = partial(stored_report, store)

@@ -148,7 +148,7 @@ def _seconds(
 def _stored(
     plan: Plan, data: Mapping[str, PreparedData]
 ) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Return the number of stored outcomes by task and stage: complete, and without weights."""
+    """Count by task and stage the stored outcomes, and the outcomes stored without weights."""
     seeds = plan.spec.all_seeds
     there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))

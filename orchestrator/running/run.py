@@ -137,7 +137,7 @@ def _run(
     console: Console | None,
     control: Control,
 ) -> tuple[str, bool, str]:
-    """Compute all that is missing; return the status, whether all is tracked, and why not."""
+    """Run or resume the sweep; return its status, whether everything is tracked, and why not."""
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
@@ -261,7 +261,7 @@ def _compute(
     console: Console | None,
     control: Control,
 ) -> bool:
-    """Run the searches and measurements that are missing; return True if all are done."""
+    """Run the missing searches and measurements; return False if a search is unfinished."""
     if is_done(state, past, store):
         return True
     with (

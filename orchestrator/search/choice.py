@@ -123,9 +123,9 @@ class ChoiceRule:
     def choose(
         self, ranked: Sequence[Rank], margin: Callable[[Rank, Rank], Margin]
     ) -> tuple[Rank, Margin | None]:
-        """Return the chosen trial, and the best trial's margin over the default if it mattered.
+        """Return the chosen trial, and the best trial's margin over the published default.
 
-        ``margin`` returns the margin of a trial over the published default.
+        The margin is None if the choice did not depend on it; ``margin`` computes it.
         """
         best = min(ranked)
         default = next((rank for rank in ranked if rank.number == DEFAULT), None)

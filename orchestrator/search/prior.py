@@ -84,7 +84,7 @@ def _standardised(values: Sequence[float | None]) -> tuple[Floats, float]:
 
 
 def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:
-    """Return coordinates in which any two choices of a category have distance 1."""
+    """Return coordinates of points: any two values of a categorical parameter have distance 1."""
     columns: list[Floats] = []
     for parameter, share in zip(searched.values(), shares.T, strict=True):
         if parameter.type != "categorical":

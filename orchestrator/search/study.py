@@ -226,7 +226,7 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
 
 
 def _default(plan: StudyPlan, name: str) -> Any:
-    """Return the published value, moved into the sweep's own range if outside."""
+    """Return a searched parameter's published value, moved into the sweep's range if outside."""
     part, key = name.split(".", 1)
     return starting_value(plan.searched[part][key], plan.defaults[part][key])
 

@@ -256,7 +256,7 @@ class Past:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no trials."""
+        """Whether no earlier run started a trial."""
         return not self._trials
 
     def suggested(self, study: StudyState, number: int) -> Sequence[Trial]:
@@ -392,7 +392,7 @@ class Scores:
         return TrialScored(key=one.trial.key, objective=value, error=error)
 
     def choice(self, study: StudyState, trials: int) -> tuple[Ended | None, Margin | None]:
-        """Return the choice of a study from its first trials (all scored), and its margin."""
+        """Return the choice among the first ``trials`` trials (all scored), and the margin."""
         ranked = [
             Rank(objective, number)
             for number, objective in study.objectives.items()
@@ -427,7 +427,7 @@ class Scores:
         return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
-        """Return the plain cross-entropy that guards a study on a seed, or None."""
+        """Return the outcome of plain cross-entropy that guards a study on a seed, or None."""
         reference = self._studies.get(study.plan.reference or "")
         return reference.seeds.get(position) if reference else None
 

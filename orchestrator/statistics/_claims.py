@@ -136,7 +136,7 @@ def judge_claim(
 
 
 def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[StudyResult, ...]]:
-    """Yield the studies of each pair that has predictions, and of the methods alone."""
+    """Yield for each pair with predictions the studies of both recipes and of their methods."""
     tasks: dict[tuple[str, str], dict[str, StudyResult]] = {}
     for result in results:
         measured = result.status == "finished" and result.predictions

@@ -16,7 +16,7 @@ def with_columns(
     store: ArtifactStore,
     say: Callable[[str], None],
 ) -> list[StudyResult]:
-    """Add to each result's ``test`` the shown metrics that are computed from stored predictions.
+    """Return results whose ``test`` also has the metrics that need the stored predictions.
 
     Args:
         results: Results of any tasks.

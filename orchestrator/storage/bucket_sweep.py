@@ -93,7 +93,7 @@ class BucketSweep:
         return self._sealed / f"{number:08d}"
 
     def object_of(self, path: Path) -> str:
-        """Return the name of a file's object."""
+        """Return the name of a local file in the bucket."""
         return self._cache.name(path)
 
     def _join(self) -> None:

@@ -124,7 +124,7 @@ class Study(StudyOpened):
 
     @property
     def planned(self) -> int:
-        """Return the number of search trials; if ``search.stop`` ended the search, those so far."""
+        """Return the number of search trials: ended ones if ``search.stop`` ended the search."""
         ended = self.finished + self.failed
         return stopped_after(self.status, self.rule, self.trials, ended) or self.trials
 

@@ -43,7 +43,7 @@ class Machines:
     _ends: dict[str, str] = field(default_factory=dict)  # Errors ("" for none) of first trials.
 
     def left_out(self) -> frozenset[str]:
-        """Return the excluded machines: the node ids and the host names that are known."""
+        """Return the excluded machines, as ids of nodes in this run or as host names."""
         known = self._all_left_out()
         return frozenset(name for name in known if GPU not in name) | self.refused.keys()
 

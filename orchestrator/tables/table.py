@@ -561,7 +561,7 @@ class ComparisonTable:
                 yield f"{column(metric).label} on {task}: {found.note}"
 
     def _of_gains(self) -> Iterator[str]:
-        """Yield notes on the gains of the search, and on rows without one."""
+        """Yield notes on the gains of the search, and on rows without a known gain."""
         yield (
             "in parentheses: how far the search of the recipe's last stage changed the figure of "
             "the published default, on the seed used for the search, with the 95 % interval over "
@@ -604,7 +604,7 @@ class ComparisonTable:
                 yield f"the code of plugin {name} differs: {listing}"
 
     def _codes(self) -> Iterator[str]:
-        """Yield which code computed which figures, unless all used the same code."""
+        """Yield which code computed which rows, unless the same code computed all."""
         rows: dict[str, dict[str, None]] = {}
         for result in self._used:
             for code in result.computed_by:

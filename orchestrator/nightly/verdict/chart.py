@@ -50,7 +50,10 @@ class Scales:
         return np.where(self.ratio, np.exp(np.where(self.ratio, plain, 0.0)), plain)
 
     def thresholds(self, expected: Floats) -> Floats:
-        """Return the smallest differences from ``expected`` that matter, on ``worse``'s scale."""
+        """Return the smallest difference from each expected figure that matters.
+
+        Differences are on the scale of ``worse``.
+        """
         share = np.maximum(self._relative * np.abs(expected), np.maximum(self._absolute, _TINY))
         return np.where(self.ratio, np.abs(np.log1p(self.sign * self._relative)), share)
 

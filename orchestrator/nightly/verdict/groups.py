@@ -36,7 +36,7 @@ def _rank(found: Finding) -> tuple[bool, bool, float]:
 
 
 def _size(found: Finding) -> float:
-    """Return the difference (of logarithms for ratios) in thresholds; infinite if unknown."""
+    """Return the difference (of logarithms for ratios) over the threshold; infinite if unknown."""
     if found.value is None or found.expected is None or not found.threshold:
         return math.inf
     difference = found.value - found.expected

@@ -84,10 +84,10 @@ def detectable(
     limits: Limits | None = None,
     accepted: Mapping[CellKey, str] | None = None,
 ) -> dict[CellKey, tuple[float, float]]:
-    """Return for each cell the expected figure, and the figure from which on it counts as worse.
+    """Return for each cell the expected figure, and the nearest worse figure that is detected.
 
-    Nine in ten changes to the second figure raise an alarm on their second night. ``records`` are
-    oldest first. Cells are those of the last record that have ``FEW_NIGHTS`` good nights before.
+    Nine in ten changes to that figure raise an alarm on their second night. ``records`` are oldest
+    first. Cells are those of the last record that have ``FEW_NIGHTS`` good nights before.
     """
     return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 
