@@ -113,7 +113,10 @@ class _Run:
         if why:
             say(self._console, f"night {night.name} restarts: {why}")
             if remaining := self._discard(night, spec):
-                raise StorageError(f"{remaining[0]} cannot be removed; remove it, because {why}")
+                raise StorageError(
+                    f"{remaining[0]} cannot be removed; delete it, so that the night can restart "
+                    f"({why})"
+                )
             resumed = False
         self._require_room(night)
         if resumed:

@@ -113,16 +113,18 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     first = outcome.finals()[0]
     studies = len({(judged.sweep, judged.study) for judged in outcome.judged})
     settings = outcome.settings
-    drawn = f"{settings.validation} drawn for each search, the others score its choice"
-    rows = "resampled" if settings.resampled else drawn if settings.validation else "the same"
+    drawn = f"{settings.validation} drawn for each search (the others score its choice)"
+    same = "the same for all searches"
+    rows = "resampled for each search" if settings.resampled else ""
+    rows = rows or (drawn if settings.validation else same)
     return [
         *(
             f"sweep {name}: with its own settings, the replay repeats "
             f"{sum(choice.same for choice in choices)} of {many(len(choices), 'choice')}"
             for name, choices in outcome.repeated.items()
         ),
-        f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
-        f"each by every strategy, validation rows {rows}; "
+        f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} per "
+        f"study and strategy; validation rows: {rows}; "
         f"the published default has a test {shown.label} of {shown.show(first.default)}",
         "regret: test metric of the choice minus that of the best recorded trial; distance: "
         "difference between a suggested configuration and the recorded one whose results it got, "

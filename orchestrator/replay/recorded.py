@@ -183,7 +183,7 @@ def read_sweeps(
     found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]
     if not any(sweep.studies for sweep in found):
         reasons = {f"{study}: {why}" for sweep in found for study, why in sweep.skipped.items()}
-        listing = "; ".join(sorted(reasons)) or "no sweep is there"
+        listing = "; ".join(sorted(reasons)) or "there is no ended sweep"
         raise InputError(f"nothing in {storage.folder} can be replayed: {listing}")
     return found
 

@@ -414,7 +414,7 @@ def _why_unknown(result: StudyResult) -> str:
     if not result.searched:
         return "nothing was searched"
     if not (result.searched_predictions and result.default_predictions):
-        return "its published default failed, or was not measured"
+        return "the published default failed or was not measured"
     return ""
 
 

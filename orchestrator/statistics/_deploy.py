@@ -86,9 +86,9 @@ def _reversals(found: dict[str, Ties | str], one: str, other: str) -> str:
     assert isinstance(second, Ties)
     pairs, order = list(combinations(first.values, 2)), list(second.values)
     clear = [pair for pair in pairs if _apart(first, *pair) and _apart(second, *pair)]
-    turned = [f"{a} > {b}" for a, b in clear if order.index(a) > order.index(b)]
+    turned = [f"{a} than {b}" for a, b in clear if order.index(a) > order.index(b)]
     more = f" and {len(turned) - NAMED} more" if len(turned) > NAMED else ""
-    named = f", by {_label(one)} {', '.join(turned[:NAMED])}{more}" if turned else ""
+    named = f" (better by {_label(one)}: {', '.join(turned[:NAMED])}{more})" if turned else ""
     return (
         f"{len(turned)} of {len(pairs)} pairs reverse{named}; {len(clear)} differ by both metrics"
     )

@@ -392,7 +392,7 @@ class TrainResources(StageResources):
     def _check_processes(self) -> TrainResources:
         if self.gpu and self.processes > 1:
             raise ValueError(
-                f"processes={self.processes} is for CPUs; with GPUs there is one per GPU"
+                f"processes={self.processes} is for CPUs; with GPUs there is one process per GPU"
             )
         return self
 

@@ -105,7 +105,7 @@ def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
 def elsewhere(uri: str) -> str:
     """Return the part of a message that says how to choose another tracker."""
     if uri == os.environ.get("MLFLOW_TRACKING_URI"):
-        return "(MLFLOW_TRACKING_URI names it: --storage has no effect until it is unset)"
+        return "(set by MLFLOW_TRACKING_URI; unset this variable to use --storage)"
     return ELSEWHERE
 
 

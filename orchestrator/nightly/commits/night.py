@@ -59,7 +59,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             self._execute(code, path)
         record = Book(Storage(place / "storage").nightly(self._nightly.name)).night(NIGHT).record
         if record is None:
-            raise InputError(f"{named}: its night wrote no record")
+            raise InputError(f"{named}: the benchmark ended without a record")
         return record
 
     def __exit__(self, *_: object) -> None:

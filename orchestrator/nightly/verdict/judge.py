@@ -263,7 +263,7 @@ class _Comparison:
             self._cells[column],
             "soft",
             "step",
-            "has become worse in its series",
+            "has become worse by a step or drift",
             nights=step.index,
             since=self._records[int(nights[step.index])].night,
             causes=changes([self._records[night] for night in near]),

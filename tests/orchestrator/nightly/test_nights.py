@@ -190,8 +190,8 @@ def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, mon
     monkeypatch.setattr("orchestrator.nightly.run.sync", away)
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", Mock(side_effect=PermissionError))
-        why = "because code, libraries, hardware or data have changed"
-        left = f"{folder.parent} cannot be removed; remove it, {why}"
+        why = "(code, libraries, hardware or data have changed)"
+        left = f"{folder.parent} cannot be removed; delete it, so that the night can restart {why}"
         with pytest.raises(StorageError, match=f"^{re.escape(left)}$"):
             run_night(benchmark, FIRST)
     assert len(told_sweep.runs) == 1

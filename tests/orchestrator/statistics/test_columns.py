@@ -136,9 +136,10 @@ def test_reversals_are_pairs_that_both_metrics_tell_apart(monkeypatch, results, 
     lines = deployment(results, artifacts, draws=2)
     assert [f"{line.topic}: {line.text}" for line in lines] == [
         "best by NLL: a (0.1000), tied with b",
-        "ECE against AUGRC: 2 of 3 pairs reverse, by ECE a > b, a > c; 2 differ by both metrics",
+        "ECE against AUGRC: 2 of 3 pairs reverse (better by ECE: a than b, a than c); "
+        "2 differ by both metrics",
         "ECE against APS 90 size: 0 of 3 pairs reverse; 3 differ by both metrics",
-        "AUGRC against APS 90 size: 2 of 3 pairs reverse, by AUGRC b > a, c > a; "
+        "AUGRC against APS 90 size: 2 of 3 pairs reverse (better by AUGRC: b than a, c than a); "
         "2 differ by both metrics",
         "best by others: ECE: a (10.00), tied with none; AUGRC: b (20.000), tied with c; "
         "APS 90 size: a (1.00), tied with none",

@@ -99,9 +99,9 @@ def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
     ]
     assert search_gains(results, artifacts).absent == {
         "ce": "nothing was searched",
-        "mbls": "its published default failed, or was not measured",
+        "mbls": "the published default failed or was not measured",
         "ls": "failed",
-        "fl": "its published default failed, or was not measured",
+        "fl": "the published default failed or was not measured",
         "acls": "running",
         "au": "failed",
     }
