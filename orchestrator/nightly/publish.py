@@ -233,7 +233,7 @@ def _mail(command: Sequence[str], title: str, text: str) -> str:
         done = subprocess.run(
             arguments,
             input=text.encode("utf-8", "replace"),
-            stdout=subprocess.DEVNULL,  # It may print anything, of any length.
+            stdout=subprocess.DEVNULL,  # The command may print anything, of any length.
             stderr=subprocess.DEVNULL,
             timeout=MAIL_SECONDS,
         )

@@ -171,7 +171,7 @@ def read_sweeps(
         if name not in known:
             raise InputError(f"no sweep {name!r} in {storage.folder}; there are: {_list(known)}")
     ledgers = {name: read_ledger(known[name].journal) for name in names or known}
-    # A sweep may still have to choose, which only test rows would spoil.
+    # A sweep that has not chosen yet may be read, but only without test rows.
     free = bool(names) and not test
     ended = {name: found for name, found in ledgers.items() if free or found.status in ENDED}
     for name in names or (() if ended else known):

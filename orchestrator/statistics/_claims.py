@@ -20,7 +20,7 @@ CONFIRMED, REFUTED, NOT_TESTABLE = "confirmed", "refuted", "not testable here"
 HOLDS, FAILS, LOST = "holds in this regime", "fails in this regime", "accuracy lost"
 HOLDS_GIVEN, FAILS_GIVEN = "holds on these logits", "fails on these logits"
 TOLERANCE = 0.02
-"""Calibration is not judged if the recipe's accuracy is further below its method's alone."""
+"""Calibration is not judged if accuracy is more than this below that of the method alone."""
 AS_GOOD = 0.03
 """A network is in the paper's regime if its accuracy is at most this much below the paper's
 worst network."""

@@ -28,7 +28,8 @@ def resampled(
     """Return a metric, as ``trainables.metrics.rows_or_value`` defines it.
 
     Args:
-        metric: One of ``METRICS.measurable``; those of ``BOOTSTRAPPED`` are much faster.
+        metric: One of ``METRICS.measurable``; those in ``BOOTSTRAPPED`` and means over rows are
+            much faster than others.
         log_probs: (N, K).
         labels: (N,), integers in [0, K).
         counts: (draws, N), how often each row occurs in each resample.
@@ -157,4 +158,4 @@ BOOTSTRAPPED: Mapping[str, Callable[[Tensor, Tensor], Measure]] = {
     "aece": _aece,
     "cwece": _cwece,
 }
-"""Metrics that are resampled by matrix products; all others are computed on each resample."""
+"""Metrics with a fast form; others are means over rows, or are computed on each resample."""

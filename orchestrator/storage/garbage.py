@@ -211,7 +211,7 @@ def _is_kept(
     if stage in EVERY_STAGE:
         return ArtifactRef(stage, directory.name) in kept
     if stage == "features" and not any_open:
-        return False  # Only more refinements would use them.
+        return False  # Only further refinements would use features.
     upstream = _upstream(shelf, directory).key
     return any(ref.key == upstream for ref in kept)
 

@@ -13,8 +13,8 @@ from orchestrator.nightly.verdict.limits import STAGES, Limits
 from orchestrator.nightly.verdict.series import first_place
 
 SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with the nights before.
-FEWEST = 10  # Minimum number of nights before them.
-MOST = 60  # Maximum number of nights before them that are used.
+FEWEST = 10  # Minimum number of nights before such a span.
+MOST = 60  # Maximum number of nights before such a span that are used.
 CHANCE = 2e-4  # Error level of one stage on one span of nights.
 SPEED = "images_per_second"
 TIME = "_time"  # Suffix of the metric of a stage's time.
