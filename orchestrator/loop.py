@@ -16,10 +16,10 @@ Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])
 
 
 class Source(Protocol):
-    """Provides jobs and receives the last report on each.
+    """Provides jobs and receives the last report on each job.
 
     Attributes:
-        sizes: CPUs and GPUs per job, for each kind of job.
+        sizes: (CPUs, GPUs) that one job needs, for each kind of job.
     """
 
     sizes: Sequence[tuple[float, float]]
@@ -38,7 +38,7 @@ class Loop:
     Attributes:
         most_failures: Maximum number of failed attempts per job.
         answer: Returns the report on a job whose result is stored already, else None.
-        changed: Called after every report.
+        changed: Called after every recorded report.
     """
 
     source: Source
@@ -54,7 +54,10 @@ class Loop:
     _placed: set[tuple[str, int]] = field(default_factory=set)  # Attempts that workers reported.
 
     def next(self) -> Job | Pause:
-        """Return the next job to compute; jobs with stored results end without computation."""
+        """Return the next job to compute, or why there is none.
+
+        A job whose result is stored already ends here, without computation.
+        """
         started = time.monotonic()
         while isinstance(job := self._next_job(), Job):
             self._running[job.key], self._failed = job.attempt, False
@@ -67,7 +70,7 @@ class Loop:
         return Pause.WAIT if self._running else job
 
     def _next_job(self) -> Job | Pause:
-        """Return a job; after a failure on a GPU another one, because the GPU may be broken."""
+        """Return a retry before a new job, except after a failure on a GPU, which may be broken."""
         job = Pause.WAIT if self._retries and not self._failed else self.source.next()
         return self._retries.pop() if self._retries and isinstance(job, Pause) else job
 

@@ -305,7 +305,7 @@ def _fitted_cell(
 def _calibrated(
     task: Task, build: Callable[[], Calibrator], fitted: list[Calibrator]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield calibrated rows with labels; append the calibrators to ``fitted``.
+    """Yield calibrated log-probabilities and labels in pieces; append calibrators to ``fitted``.
 
     No row is calibrated by a calibrator that was fitted on it.
     """
@@ -333,7 +333,7 @@ def average_cell(cells: Iterable[CalibrationCell]) -> CalibrationCell:
 
 
 def show_cell(cell: CalibrationCell) -> str:
-    """Return ``ECE (accuracy) gain`` in percent, or a dash without figures."""
+    """Return ``ECE (accuracy) gain`` in percent, with ``*`` for a note; a dash without figures."""
     if not np.isfinite(cell.ece):
         return "-"
     gain = "" if cell.gain is None else f" {100 * cell.gain:+.2f}"

@@ -1,4 +1,4 @@
-"""Store all nights of one benchmark in a folder or a bucket: figures, verdicts, acceptances."""
+"""Store all nights of one benchmark in a folder or a bucket: figures, verdicts, changes."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ class Acceptance:
 
 
 class Night:
-    """The folder ``nightly/NAME/nights/NIGHT``; ``written`` is called with each new file."""
+    """The folder ``nightly/NAME/nights/NIGHT``; ``written`` is called with each written file."""
 
     def __init__(self, folder: Path, written: Callable[[Path], None] = lambda path: None) -> None:
         self.folder, self._on_write = folder, written
@@ -71,32 +71,32 @@ class Night:
 
     @property
     def number(self) -> int:
-        """Return its position in the order of running; 0 if it has not started."""
+        """Return the night's number in the order of running; 0 if it has not started."""
         return self._parsed(FACTS, lambda facts: int(facts["number"])) or 0
 
     @property
     def record(self) -> NightRecord | None:
-        """Return its measurements, if it has any; raise ``InputError`` if the file is damaged."""
+        """Return the night's measurements, if any; raise ``InputError`` if the file is damaged."""
         return self._parsed(RECORD, NightRecord.from_json)
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return its verdict, if it has one; raise ``InputError`` if the file is damaged."""
+        """Return the night's verdict, if any; raise ``InputError`` if the file is damaged."""
         return self._parsed(VERDICT, Verdict.from_json)
 
     @property
     def unfinished(self) -> bool:
-        """Return True if it started, has no verdict and was not given up."""
+        """Return True if the night started, has no verdict and was not given up."""
         facts = self.facts
         return bool(facts) and "given_up" not in facts and not (self.folder / VERDICT).exists()
 
     @property
     def delivered(self) -> bool:
-        """Return True if the tracking server has its verdict."""
+        """Return True if the tracking server is known to have the night's trials and verdict."""
         return (self.folder / DELIVERED).exists()
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the content of one of its files; see ``read_json``."""
+        """Return the content of a JSON file of the night; see ``read_json``."""
         return read_json(self.folder / name)
 
     def _parsed(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
@@ -107,7 +107,7 @@ class Night:
             raise InputError(f"{self.folder / name} is damaged: {error!r}") from error
 
     def write(self, name: str, content: Mapping[str, Any] | str) -> None:
-        """Write text, or a value as JSON, to one of its files; see ``write_text``."""
+        """Write text, or a value as JSON, to a file of the night; see ``write_text``."""
         if not isinstance(content, str):
             content = json.dumps(content, indent=1, allow_nan=False)
         write_text(self.folder / name, content)
@@ -136,6 +136,7 @@ class Book:
 
         Raises:
             BusyError: If another process holds the lock.
+            InputError: If the lock cannot be written.
         """
         path, owner = self.folder / "run.lock", self.folder / "owner"
 
@@ -211,7 +212,7 @@ class Book:
             raise InputError(f"{path} is damaged: {error}") from error
 
     def accept(self, entry: Acceptance) -> None:
-        """Append to the accepted changes."""
+        """Append an intended change to ``accepted.jsonl``."""
         path = self.folder / ACCEPTED
         with writing(path, StorageError):
             make_folders(path.parent)
@@ -220,7 +221,7 @@ class Book:
                 write_whole(path, before + entry.line(), durable=True)
 
     def prune(self, keep: int) -> None:
-        """Shrink all but the last ``keep`` nights, except nights that are not delivered yet."""
+        """Shrink the nights before the last ``keep``, if they are delivered or given up."""
         for night in self.nights()[:-keep]:
             if night.delivered or "given_up" in night.facts:
                 night.shrink()
@@ -260,7 +261,10 @@ class BucketBook(Book):
         )
 
     def fetch(self) -> None:
-        """Download files that are missing here or have another size in the bucket."""
+        """Download the files that describe nights, if their size differs from the local copy's.
+
+        Local files that wait for their upload are not replaced.
+        """
         with answering():
             self._fetch()
 
@@ -281,7 +285,7 @@ class BucketBook(Book):
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Lock all nights within the block, after making the folder and the bucket equal."""
+        """Lock all nights within the block; first upload and download the files that differ."""
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is in progress: {holder}"))
         with self._lease:
@@ -318,7 +322,7 @@ class BucketBook(Book):
                     self._cache.forget(verdict.parent / name)
 
     def written(self, path: Path) -> None:
-        """Upload a file; raise ``BusyError`` if another process has taken over the lock."""
+        """Queue a file for upload; raise ``BusyError`` if another process took over the lock."""
         if self._lease.lost:
             raise BusyError(f"{self._lease.holder()} has taken over the nights; this run stops")
         try:
@@ -328,11 +332,11 @@ class BucketBook(Book):
         self._cache.keep(path)
 
     def settle(self) -> None:
-        """Wait until all files are uploaded, or the bucket cannot be reached."""
+        """Wait until all files are uploaded or the bucket does not answer, at most 30 seconds."""
         self._cache.settle(LAST_SECONDS)
 
     def accept(self, entry: Acceptance) -> None:
-        """Append to the accepted changes in the bucket, then to the local copy."""
+        """Append an intended change to the bucket's ``accepted.jsonl``, then copy this file."""
         path = self.folder / ACCEPTED
         bucket, name = self._cache.bucket, self._cache.name(path)
         with answering():

@@ -29,9 +29,9 @@ class ReportModel(StrictModel):
     """Where a night's verdict is reported, in addition to the folder of the night.
 
     Attributes:
-        markdown: Path of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.
-        html: Path of the summary as a self-contained page.
-        junit: Path of the JUnit XML, with one test case for each recipe and task.
+        markdown, html, junit: Paths of the summary in Markdown, as a self-contained page, and as
+            JUnit XML with one test case for each recipe and task. By default, ``report.md``,
+            ``report.html`` and ``junit.xml`` in ``STORAGE/nightly/NAME``.
         webhook: http(s) address that receives a JSON object by POST.
         mail: Local command that reads the text from standard input, such as ``[mail, -s,
             "{subject}", team@example.org]``. It runs without a shell; ``{subject}`` is replaced.
@@ -77,8 +77,9 @@ class GateModel(StrictModel):
     Attributes:
         repository: Folder of the repository; by default the repository of the current folder.
         setup: Command that prepares each checked-out commit, such as ``[make, setup]``; it runs
-            without a shell. If it creates a ``.venv``, the night runs with its Python, so that
-            changes of ``constraints.txt`` count. Otherwise all commits use the installed libraries.
+            without a shell. If it creates a ``.venv``, the night runs with the Python in it, so
+            that a commit's own library versions are used. Otherwise all commits use the installed
+            libraries.
     """
 
     repository: str | None = None
@@ -137,7 +138,7 @@ class Nightly:
         return Storage.of(self.sweep).nightly(self.name)
 
     def book(self, fresh: bool = True) -> Book:
-        """Return all nights; if ``fresh``, download those in the bucket first."""
+        """Return the book of all nights; if ``fresh``, first update it from the bucket."""
         address = Storage.of(self.sweep).address
         if address is None:
             return Book(self.folder)
@@ -171,7 +172,7 @@ class Nightly:
 
     @property
     def rows(self) -> dict[tuple[str, str], Row]:
-        """Return the definitions of each recipe on each task, and of the whole night."""
+        """Return the computation of each recipe on each task, and of the whole night."""
         content = self.sweep.model_dump(mode="json")
         # A night has one trial per study, so `stop` has no effect; older records lack it.
         unused = ("spaces", "fixed", "stop")

@@ -36,7 +36,7 @@ RAREST = 1e-6  # Smaller chances are not shown: noise is not known that precisel
 COLUMNS = 3
 NIGHTS = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 10}
 UNITS = {"peak_memory": (1 / MEMORY, "MB"), "images_per_second": (1, "images/s")}
-SIGHT = "Smallest change that raises the alarm on nine second nights in ten"
+SIGHT = "Smallest change that is found on the second night in nine of ten cases"
 
 Series = Sequence[float | None]
 
@@ -100,7 +100,7 @@ def night_summary(
     sight: Mapping[CellKey, tuple[float, float]] | None = None,
     title: str = "",
 ) -> list[Block]:
-    """Return the summary of the last night of ``history``, which is oldest first."""
+    """Summarise the last night of ``history`` (oldest first); ``sight``: see ``detectable``."""
     record = history[-1]
     means = {cell: figure(cell, record.mean(cell)) for cell in record.cells}
     seen = {
@@ -160,7 +160,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
 
 
 def to_html(blocks: Sequence[Block], charts: Sequence[Chart] = ()) -> str:
-    """Render blocks as a self-contained page; charts are images, as mail runs no scripts."""
+    """Render blocks as a self-contained page; charts are images, for mail without scripts."""
     from orchestrator.view import environment
 
     images = [{"label": chart.label, "address": _address(chart)} for chart in charts]
@@ -243,7 +243,7 @@ def sparkline(values: Series) -> str:
 
 
 def heights(values: Series) -> list[float | None]:
-    """Scale values to 0 to 1; equal values become 0.5."""
+    """Scale values to the range from 0 to 1; if all are equal, they become 0.5."""
     known = [value for value in values if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     share = {value: (value - low) / (high - low) if high > low else 0.5 for value in known}

@@ -38,7 +38,7 @@ WAYS = ("webhook", "mail")
 
 
 class Publisher:
-    """Publishes verdicts; the next start repeats the steps that failed."""
+    """Publishes verdicts; the next run of the benchmark repeats the steps that failed."""
 
     def __init__(self, nightly: Nightly, book: Book) -> None:
         self._nightly = nightly
@@ -48,7 +48,7 @@ class Publisher:
         self._unwritten = False  # Whether writing this night's summaries failed.
 
     def publish(self, night: Night) -> list[str]:
-        """Do the publishing steps of a night that are still open; return problems, a line each."""
+        """Do the steps of publishing a night that are not done yet; return one line per problem."""
         record, verdict = night.record, night.verdict
         if record is None or verdict is None or (night.delivered and not self._unsent(night)):
             return []
@@ -142,7 +142,7 @@ class Publisher:
 
 
 def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
-    """Write and send the message that a night could not run; return problems, a line each."""
+    """Write and send the message that a night could not run; return one line per problem."""
     blocks = [page.Block(f"nightly {nightly.name}, {night}: could not run", (reason,))]
     texts = {
         "markdown": page.to_markdown(blocks),
@@ -233,7 +233,7 @@ def _mail(command: Sequence[str], title: str, text: str) -> str:
         done = subprocess.run(
             arguments,
             input=text.encode("utf-8", "replace"),
-            stdout=subprocess.DEVNULL,  # It may print anything, of any length.
+            stdout=subprocess.DEVNULL,  # The command may print anything, of any length.
             stderr=subprocess.DEVNULL,
             timeout=MAIL_SECONDS,
         )

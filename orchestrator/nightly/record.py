@@ -54,12 +54,12 @@ class CellKey(NamedTuple):
 FINE, ALARM, COULD_NOT_RUN = 0, 3, 4
 """Exit codes of ``calsweep nightly run``."""
 WHOLE_NIGHT = ("*", "*")
-"""Recipe and task of figures of the whole night; tables leave them out."""
+"""Recipe and task in the ``CellKey`` of a figure of the whole night."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """All recipes, tasks, metrics and seeds that the nightly file asks for."""
+    """All recipes, tasks, metrics and seeds that a night must have."""
 
     recipes: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Row:
 
     Attributes:
         stage: Last stage, whose speed and memory are measured: ``train``, ``refine``,
-            ``calibrate`` or ``given``.
+            ``calibrate`` or ``given``; empty for the whole night.
         definition: Hash of recipe, parameters and task; only figures with the same definition are
             comparable.
     """
@@ -89,10 +89,11 @@ class NightRecord:
     Attributes:
         night: Such as ``2026-11-21``.
         started: UNIX time, seconds.
-        cells: Values by seed; fractions for quality, images per second, seconds, bytes.
-        failed: Reason by recipe and task, where figures are missing.
+        cells: Values of each cell by seed: fractions for quality; images per second, seconds or
+            bytes for costs.
+        failed: Why a recipe has no figures on a task, by (recipe, task).
         environment: Possible causes of a change: hardware, library versions, ``code`` (commit),
-            ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
+            ``data DATASET`` (fingerprint), ``benchmark`` (hash of its definition).
         rows: Computations by recipe and task; empty in records from before version 1.0.
     """
 
@@ -153,17 +154,18 @@ class Finding:
         cell: Without a metric if the finding is about all metrics of a recipe on a task.
         kind: ``hard`` (one night is enough) or ``soft`` (outside the control limits and beyond the
             practical threshold).
-        reason: ``twin`` for a recipe that has become equal to another one,
-            ``nights`` for two nights in a row, ``step`` for a step or a drift in the series.
-        value: Tonight's figure over the seeds, in the metric's unit.
+        reason: Such as ``twin`` (the recipe has become equal to another one), ``nights`` (two
+            nights in a row) or ``step`` (a step or a drift in the series).
+        value: Tonight's figure, the mean or the best of the seeds, in the metric's unit.
         expected: Figure expected from earlier nights, in the same unit.
         lower, upper: Control limits, or the hard limit; None if there is no limit on that side.
         threshold: Difference that matters in practice, in the same unit.
         chance: Probability that noise alone causes a difference this large; None if noise cannot
             explain it.
         nights: Number of earlier nights from which ``expected`` was computed.
-        causes: Changes of hardware, libraries, code or data between the last good night and
-            ``since``, such as ``torch: 2.11.0 -> 2.12.0``.
+        since: First night on which the cell was wrong.
+        causes: Changes of hardware, libraries, code or data shortly before ``since`` (for a step,
+            also shortly after), such as ``torch: 2.11.0 -> 2.12.0``.
     """
 
     cell: CellKey
@@ -191,7 +193,7 @@ class Verdict:
             ``regression`` (an alarm about figures); ``incomplete`` (all alarms are about missing
             results).
         alarms: Findings that raise the alarm, hard ones first.
-        suspicions: Findings that will raise it if the next night is the same.
+        suspicions: Findings that will raise the alarm if the next night confirms them.
         improvements: Figures that were better for two nights in a row; they never raise an alarm.
     """
 
@@ -204,7 +206,7 @@ class Verdict:
 
     @property
     def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """All findings by kind."""
+        """The alarms, suspicions and improvements, by these names."""
         return {kind: getattr(self, kind) for kind in ("alarms", "suspicions", "improvements")}
 
     @property

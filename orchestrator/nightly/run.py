@@ -58,7 +58,7 @@ def run_night(
     book = nightly.book(fresh=False)
     with book.held() as crashed:
         if crashed:
-            say(console, f"taken over from {crashed}, which has ended without releasing it")
+            say(console, f"took over the lock of {crashed}, which ended without releasing it")
         return _Run(nightly, book, address, console).run(name)
 
 
@@ -76,7 +76,7 @@ class _Run:
         self._publisher = Publisher(nightly, book)
 
     def run(self, name: str) -> NightOutcome:
-        """Finish interrupted nights, run this one, then publish all that is not published yet."""
+        """Finish interrupted nights, run this one, then publish every night that still needs it."""
         for night in self._book.nights():
             if night.unfinished and night.name != name:
                 self._finish_earlier(night)
@@ -92,7 +92,7 @@ class _Run:
     def _finish_earlier(self, night: Night) -> None:
         spec = self._spec(night)
         if night.facts["environment"] == current_environment(self._nightly, prepare_data(spec)):
-            say(self._console, f"night {night.name} was interrupted: it is finished first")
+            say(self._console, f"night {night.name} was interrupted and is finished first")
             self._compute(night)
             self._messages += self._publisher.publish(night)
             return
@@ -113,7 +113,10 @@ class _Run:
         if why:
             say(self._console, f"night {night.name} restarts: {why}")
             if remaining := self._discard(night, spec):
-                raise StorageError(f"{remaining[0]} cannot be removed; remove it, because {why}")
+                raise StorageError(
+                    f"{remaining[0]} cannot be removed; delete it, so that the night can restart "
+                    f"({why})"
+                )
             resumed = False
         self._require_room(night)
         if resumed:

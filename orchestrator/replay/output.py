@@ -55,7 +55,10 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) 
 
 
 def draw(outcome: ReplayOutcome) -> Chart:
-    """Return a chart of each strategy's test metric against the budget; the default is dashed."""
+    """Return a chart of each strategy's test metric against the budget.
+
+    A dashed line shows the published default.
+    """
     shown = column(outcome.settings.judge)
     rows = [
         {
@@ -110,26 +113,28 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     first = outcome.finals()[0]
     studies = len({(judged.sweep, judged.study) for judged in outcome.judged})
     settings = outcome.settings
-    drawn = f"{settings.validation} drawn for each search, the others score its choice"
-    rows = "resampled" if settings.resampled else drawn if settings.validation else "the same"
+    drawn = f"{settings.validation} drawn for each search (the others score its choice)"
+    same = "the same for all searches"
+    rows = "resampled for each search" if settings.resampled else ""
+    rows = rows or (drawn if settings.validation else same)
     return [
         *(
             f"sweep {name}: with its own settings, the replay repeats "
             f"{sum(choice.same for choice in choices)} of {many(len(choices), 'choice')}"
             for name, choices in outcome.repeated.items()
         ),
-        f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
-        f"each by every strategy, validation rows {rows}; "
+        f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} per "
+        f"study and strategy; validation rows: {rows}; "
         f"the published default has a test {shown.label} of {shown.show(first.default)}",
-        "regret: difference from the recorded trial with the best test metric; distance: between "
-        "a configuration and the recorded one whose results it got, the largest over its "
-        "parameters, in % of the range",
+        "regret: test metric of the choice minus that of the best recorded trial; distance: "
+        "difference between a suggested configuration and the recorded one whose results it got, "
+        "in % of the range of the parameter that differs most",
         *_left_out(outcome),
     ]
 
 
 def _left_out(outcome: ReplayOutcome) -> list[str]:
-    """Return a line for each study that was not replayed; name the sweeps unless it is all."""
+    """Return a line for each study that was not replayed, with the sweeps if not in all."""
     found: dict[str, list[str]] = {}
     for (sweep, study), reason in outcome.skipped.items():
         found.setdefault(f"{study}: not replayed: {reason}", []).append(sweep)

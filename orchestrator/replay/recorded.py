@@ -85,7 +85,7 @@ class RecordedStudy:
         }
 
     def drawn(self, validation: int, seed: int) -> RecordedStudy:
-        """Return the study with new validation rows, drawn from all rows; the others judge it.
+        """Return the study with new validation rows, drawn from all rows; the rest is for testing.
 
         Args:
             validation: Number of rows to draw, less than the number of all rows.
@@ -123,7 +123,7 @@ class RecordedStudy:
 
 @dataclass(frozen=True)
 class RecordedSweep:
-    """A sweep that has ended, and the reasons why some of its studies were ``skipped``."""
+    """The trials of a sweep, and the reasons why some of its studies were ``skipped``."""
 
     folder: SweepFolder
     spec: SweepSpec
@@ -155,8 +155,8 @@ def read_sweeps(
 ) -> list[RecordedSweep]:
     """Return the ended sweeps of a storage, with every trial measured on test data.
 
-    This measures trials that were not chosen, which a sweep never does, so it must come after all
-    choices. The measurements stay in the storage as artifacts until ``gc``.
+    This also measures trials that were not chosen, which a sweep never does, so it must come after
+    all choices. The measurements stay in the storage as artifacts until ``gc``.
 
     Args:
         storage: The storage.
@@ -171,7 +171,7 @@ def read_sweeps(
         if name not in known:
             raise InputError(f"no sweep {name!r} in {storage.folder}; there are: {_list(known)}")
     ledgers = {name: read_ledger(known[name].journal) for name in names or known}
-    # A sweep may still have to choose, which only test rows would spoil.
+    # A sweep that has not chosen yet may be read, but only without test rows.
     free = bool(names) and not test
     ended = {name: found for name, found in ledgers.items() if free or found.status in ENDED}
     for name in names or (() if ended else known):
@@ -183,7 +183,7 @@ def read_sweeps(
     found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]
     if not any(sweep.studies for sweep in found):
         reasons = {f"{study}: {why}" for sweep in found for study, why in sweep.skipped.items()}
-        listing = "; ".join(sorted(reasons)) or "no sweep is there"
+        listing = "; ".join(sorted(reasons)) or "there is no ended sweep"
         raise InputError(f"nothing in {storage.folder} can be replayed: {listing}")
     return found
 

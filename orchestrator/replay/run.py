@@ -56,14 +56,14 @@ class Summary:
     Attributes:
         budget: Number of trials; 0 for all trials of the strategy.
         loss: Mean test metric of the choices.
-        low, high: Ends of the range of 95 % of the searches' means over studies; searches differ in
-            validation rows and sampler seeds.
+        low, high: Ends of the interval of 95 % of the searches, each with its mean over studies.
+            Searches differ in validation rows and sampler seeds.
         default: Mean test metric of the published defaults.
         regret: Mean difference from the best recorded trial of the study.
         worse: Share of the searches whose choice tests worse than the published default.
         kept: Share of the searches that chose the published default.
         distance: Mean distance over all trials; see ``RecordedStudy.nearest``.
-        searches: Number of searches.
+        searches: Number of searches, over all studies.
     """
 
     strategy: str
@@ -96,14 +96,14 @@ class ReplayOutcome:
     skipped: Mapping[tuple[str, str], str]
 
     def summaries(self) -> list[Summary]:
-        """Return every strategy at each of its budgets."""
+        """Return a summary of each strategy at each of its budgets."""
         found: dict[tuple[str, int], list[Judged]] = {}
         for judged in self.judged:
             found.setdefault((judged.strategy, judged.budget), []).append(judged)
         return [_summary(*key, group) for key, group in found.items()]
 
     def finals(self) -> list[Summary]:
-        """Return every strategy after all its trials, whose number may differ between studies."""
+        """Return a summary of each strategy after its last trial in each study."""
         last: dict[tuple[str, str, str, int], Judged] = {}
         for judged in self.judged:
             last[judged.strategy, judged.sweep, judged.study, judged.search] = judged
@@ -124,9 +124,9 @@ def replay(
 ) -> ReplayOutcome:
     """Repeat the searches of a storage with other strategies, without training.
 
-    Every study uses the network on which it was built. A configuration that was never tried gets
-    the results of the nearest recorded one; ``Summary.distance`` is the mean distance. Studies with
-    many random trials therefore give the most accurate answers.
+    A study of a later stage keeps the network that its recorded trials built on. A configuration
+    that was never tried gets the results of the nearest recorded one; ``Summary.distance`` is the
+    mean distance. Studies with many random trials therefore give the most accurate answers.
 
     Args:
         storage: The folder, or its ``Storage``.

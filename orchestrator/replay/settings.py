@@ -65,7 +65,8 @@ class ReplaySettings(BaseModel):
     def _check_test(self) -> Self:
         if not self.test and self.validation is None:
             raise ValueError(
-                "test: false needs `validation`, a number of rows: the other rows score choices"
+                "`test: false` needs `validation`, the number of rows for the search; the other "
+                "validation rows score its choices"
             )
         return self
 

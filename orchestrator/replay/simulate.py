@@ -47,7 +47,7 @@ class Search:
 
 
 class Table:
-    """Returns metrics of recorded trials on some of the validation rows (N,), with a cache."""
+    """Returns metrics of recorded trials on validation rows, whose positions (N,) may repeat."""
 
     def __init__(self, study: RecordedStudy, rows: Tensor | None = None) -> None:
         self.study, self._rows = study, rows
@@ -75,7 +75,7 @@ class Table:
 
 
 def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] = ()) -> Search:
-    """Search a recorded study with the settings of ``spec``, on its recorded network.
+    """Run a search with the settings of ``spec`` on the recorded results of a study.
 
     Args:
         table: The study and its validation rows.
@@ -135,12 +135,15 @@ class Repeated:
 
     @property
     def same(self) -> bool:
-        """Return True if they agree."""
+        """Return True if both choices are the same trial, or none."""
         return self.recorded == self.replayed
 
 
 def repeat(sweep: RecordedSweep) -> list[Repeated]:
-    """Repeat every choice of a sweep; a trial that never ran counts as failed."""
+    """Repeat the searches of a sweep; return the recorded and the repeated choice of each study.
+
+    A trial that never ran counts as failed.
+    """
     known = partial(validation_rows, sweep.folder.storage.store())
     state = search_again(sweep.plan, sweep.ledger, sweep.data, known)
     return [

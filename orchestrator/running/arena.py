@@ -17,7 +17,7 @@ from trainables.jobs import Fit, FitWork, Job, Part, Report
 
 
 class _Splits(Source):
-    """Returns one job per split of each task; ``fits`` has their results."""
+    """Returns one job per split of each task; ``fits`` has the results by task and seed."""
 
     def __init__(self, jobs: Sequence[Job], done: Callable[[int, int], None]) -> None:
         self._left, self._count, self._done = list(jobs), len(jobs), done

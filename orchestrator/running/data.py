@@ -30,7 +30,7 @@ from trainables.models import begins_trained, build_model, check_takes
 
 @dataclass(frozen=True)
 class DataPreview:
-    """Prepared data sets, by ``TaskSpec.data_name``, and the downloads that are missing."""
+    """Prepared data sets, by ``TaskSpec.data_name``, missing downloads, and copies by task."""
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:
-    """Check the data of every task as a run does, without reading images or downloading."""
+    """Check the data of every task as a run does, but prepare and download nothing."""
     place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # Ordered, without duplicates: tasks may share their data.
@@ -78,7 +78,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
 def _copies(
     task: TaskSpec, split: SplitSpec, root: str, found: PreparedData | None
 ) -> Copies | None:
-    """Return the copies in prepared data, or in a small source that is not prepared yet."""
+    """Return the counts of copied rows in prepared data or a small source; None if unknown."""
     return found.copies if found else preview_copies(task.dataset, root, split, task.inputs)
 
 
@@ -117,7 +117,10 @@ def _missing_downloads(
 
 
 def stored_data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:
-    """Return the data that a sweep was computed on, by ``TaskSpec.data_name``."""
+    """Return the stored data that a sweep was computed on, by ``TaskSpec.data_name``.
+
+    Data that was deleted from the storage is left out.
+    """
     folders = sorted(path.parent for path in storage.data.glob("*/split.json"))
     prepared = {found.key: found for found in filter(None, map(_opened, folders))}
     tasks = {task.id: task for task in spec.tasks}

@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def training(self) -> str:
-        """Return the key of its training, or of its given logits."""
+        """Return the key of the training, or given logits, that the configuration builds on."""
         request = self.chosen.trial.request
         before = request.upstream_request or {}
         return before.get("upstream") or request.upstream or self.chosen.ref.key
@@ -48,7 +48,7 @@ class Measurement:
 def pending_measurements(
     state: SweepState, past: Ledger, available: Available = lambda ref: True
 ) -> list[Measurement]:
-    """Return the measurements on test data that are missing, once every study has chosen.
+    """Return the missing measurements on test data; every study must have made its choice.
 
     An earlier measurement is repeated if its predictions were deleted. Published defaults are
     measured only if their artifacts are ``available``.
@@ -87,7 +87,8 @@ def _measurement(study: StudyState, chosen: Ended, root: str, available: Availab
 class MeasuringSource(Source):
     """Returns measurements as jobs; measurements of the same training run one after the other.
 
-    The worker keeps the outputs of the network for the test rows, so one pass serves all of them.
+    The worker keeps the network's outputs for the test rows, so the measurements of a training
+    share one pass.
 
     Args:
         write: Receives an event for each measurement.
@@ -190,7 +191,7 @@ def drive(
     machines: Machines,
     changed: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run the searches and measurements that are missing; return True if all are done."""
+    """Run the missing searches and measurements; return False if a search is unfinished."""
     spec, write, say = state.plan.spec, journal.append, control.say_once
     limit = spec.resources.max_failures
     known = partial(stored_report, store)

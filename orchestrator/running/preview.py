@@ -34,7 +34,7 @@ class StagePreview:
     Attributes:
         reused: Trials whose outcome is stored, from an earlier run or another sweep.
         seconds: Time of one trial in earlier runs on the tracking server; None if unknown, or if
-            none is left to compute.
+            no trial is left to compute.
         dropped: Trials to compute again because they are stored without their weights.
     """
 
@@ -54,7 +54,7 @@ class StagePreview:
 
 
 def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
-    """Count the trials of a sweep by stage, with the stored outcomes.
+    """Count the trials of a sweep by task and stage, and those whose outcomes are stored.
 
     A study suggests trials from the results of earlier ones. So ``reused`` counts the trials up to
     the first one that is not stored, and ``computed`` is an upper bound. Without ``data`` the
@@ -148,7 +148,7 @@ def _seconds(
 def _stored(
     plan: Plan, data: Mapping[str, PreparedData]
 ) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Return the number of stored outcomes by task and stage: complete, and without weights."""
+    """Count by task and stage the stored outcomes, and the outcomes stored without weights."""
     seeds = plan.spec.all_seeds
     there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))

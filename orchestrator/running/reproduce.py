@@ -20,7 +20,7 @@ from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_sta
 from trainables.store.artifacts import ArtifactStore
 
 TOLERANCE = 1e-6
-"""Largest difference of two equal figures; other hardware may round sums differently."""
+"""Largest difference of figures that count as equal; other hardware may round differently."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -90,7 +90,7 @@ def reproduce(
     """
     run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
     if not run.study.origin:
-        raise InputError(f"run {run_id}: it was tracked without the data to recompute it")
+        raise InputError(f"run {run_id} was tracked without the settings to compute it again")
     root = Path(folder).absolute()
     if (root / "artifacts").exists():
         raise InputError(f"{root} already has artifacts; use a fresh folder")
@@ -117,8 +117,8 @@ def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
     data = prepare(dataset, Path(data_root), split, folder / "data", settings=settings)
     if data.key != run.study.fingerprint:
         raise InputError(
-            f"run {run.trial.run_id}: it was computed on data {run.study.fingerprint[:12]}, but "
-            f"{dataset!r} is now {data.key[:12]}; only the same data can reproduce it"
+            f"run {run.trial.run_id} was computed on data with hash {run.study.fingerprint[:12]}, "
+            f"but {dataset!r} now has hash {data.key[:12]}; only the same data can reproduce it"
         )
     own = run.study.origin.get("splits", {}).get(str(run.trial.seed))
     if own is None:
@@ -169,7 +169,7 @@ def _remark(run: TrackedTrial, stage: str, now: Mapping[str, Any]) -> str:
 
 
 def _described(computed: Mapping[str, Any]) -> str:
-    order = "" if computed["deterministic"] else ", sums in any order"
+    order = "" if computed["deterministic"] else " (not deterministic)"
     return f"on {computed['device']} in {computed['precision']}{order}"
 
 

@@ -51,7 +51,7 @@ class SweepOutcome:
     """The outcome of a sweep.
 
     Attributes:
-        status: ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
+        status: ``finished``, ``failed`` (a row of the table has no result) or ``interrupted``.
         results: One result per row, in table order.
         tracked: Whether everything has reached the tracking server.
         fault: Why something has not reached it, if known.
@@ -137,7 +137,7 @@ def _run(
     console: Console | None,
     control: Control,
 ) -> tuple[str, bool, str]:
-    """Compute all that is missing; return the status, whether all is tracked, and why not."""
+    """Run or resume the sweep; return its status, whether everything is tracked, and why not."""
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
@@ -240,7 +240,10 @@ def _is_blocked(shipper: ShipperProcess) -> bool:
 
 
 def _usable(store: ArtifactStore, past: Ledger) -> Callable[[ArtifactRef], bool]:
-    """Return a check whether a stored outcome is usable; remove damaged predictions of cells."""
+    """Return a function that tells whether a stored outcome is usable.
+
+    First remove damaged predictions behind the figures of the table.
+    """
     cells = [trial for _, trial in cells_of(past)]
     keys = {key for t in cells for key in (t.predictions, t.default_predictions or t.predictions)}
     lost = [key for key in keys if store.find(ArtifactRef("evaluate", key)) is None]
@@ -258,7 +261,7 @@ def _compute(
     console: Console | None,
     control: Control,
 ) -> bool:
-    """Run the searches and measurements that are missing; return True if all are done."""
+    """Run the missing searches and measurements; return False if a search is unfinished."""
     if is_done(state, past, store):
         return True
     with (

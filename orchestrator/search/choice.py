@@ -123,7 +123,10 @@ class ChoiceRule:
     def choose(
         self, ranked: Sequence[Rank], margin: Callable[[Rank, Rank], Margin]
     ) -> tuple[Rank, Margin | None]:
-        """Return the chosen trial of a study, and its margin if the rule needed one."""
+        """Return the chosen trial, and the best trial's margin over the published default.
+
+        The margin is None if the choice did not depend on it; ``margin`` computes it.
+        """
         best = min(ranked)
         default = next((rank for rank in ranked if rank.number == DEFAULT), None)
         if not self.keep_default or default is None or best is default:

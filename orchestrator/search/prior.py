@@ -18,7 +18,7 @@ MODELLED = 20
 """A Gaussian process suggests trials up to this number; TPE suggests the rest."""
 
 LEAST, ERRORS = 8, 0.5
-"""Fewest trials of a search; it then stops once it expects to gain less than so many errors."""
+"""A search may stop after ``LEAST`` trials, if it expects less than ``ERRORS`` standard errors."""
 
 CANDIDATES, LOCAL = 384, 128
 """Number of candidates for a suggestion: random ones, and ones near the best trials."""
@@ -41,11 +41,12 @@ def suggestion(
 ) -> Next:
     """Return the candidate with the highest expected improvement under a Gaussian process.
 
-    Its kernel is fixed, since few trials say little about a kernel.
+    The kernel is fixed, because few trials cannot determine one.
 
     Args:
         plan: The study.
-        points: The trials so far, ended ones first. Running trials get their predicted objective.
+        points: Configurations of the trials so far, ended trials first. Running trials get their
+            predicted objective.
         values: Objectives of the ended trials; None for a failed or stopped one, which counts as
             the worst.
         seed: Determines the candidates.
@@ -71,7 +72,7 @@ def suggestion(
 
 
 def _standardised(values: Sequence[float | None]) -> tuple[Floats, float]:
-    """Return values with mean 0 and variance 1 (missing ones as the worst), and their unit."""
+    """Return values, standardised (missing ones as the worst), and their standard deviation."""
     known = np.array([np.nan if value is None else value for value in values], dtype=float)
     finite = known[np.isfinite(known)]
     if not len(finite):
@@ -82,7 +83,7 @@ def _standardised(values: Sequence[float | None]) -> tuple[Floats, float]:
 
 
 def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:
-    """Return coordinates in which any two choices of a category have distance 1."""
+    """Return coordinates of points: any two values of a categorical parameter have distance 1."""
     columns: list[Floats] = []
     for parameter, share in zip(searched.values(), shares.T, strict=True):
         if parameter.type != "categorical":
@@ -94,7 +95,10 @@ def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:
 
 
 def predicted(tried: Floats, values: Floats, candidates: Floats) -> tuple[Floats, Floats]:
-    """Return the mean and standard deviation of the process, faster than scikit-learn (15 ms)."""
+    """Return the process's mean and standard deviation at the candidates.
+
+    This is faster than scikit-learn, which takes 15 ms.
+    """
     between = _kernel(tried, candidates)
     weights = np.linalg.solve(_kernel(tried, tried) + NOISE * np.eye(len(tried)), between)
     left = 1 - (between * weights).sum(axis=0)

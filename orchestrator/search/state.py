@@ -207,7 +207,7 @@ class SweepState:
         return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Return True if the base of a study is chosen; close the study if there is none."""
+        """Return True if the base of a study's next trial is known; if none will be, close it."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:

@@ -90,7 +90,10 @@ class StudySearch:
         return range(self._told, self.asked - self.lag + 1)
 
     def ask(self, parameters: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """Return the next trial's number and parameters; ``parameters`` are an earlier run's."""
+        """Return the next trial's number and parameters.
+
+        ``parameters`` of an earlier run are used again if they are still in the search space.
+        """
         self._report()
         number, parameters = self.asked, self._suggested(parameters)
         self.asked += 1
@@ -223,7 +226,7 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
 
 
 def _default(plan: StudyPlan, name: str) -> Any:
-    """Return the published value, moved into the sweep's own range if outside."""
+    """Return a searched parameter's published value, moved into the sweep's range if outside."""
     part, key = name.split(".", 1)
     return starting_value(plan.searched[part][key], plan.defaults[part][key])
 

@@ -71,12 +71,12 @@ class Ended:
 
     @property
     def ref(self) -> ArtifactRef:
-        """Return the reference to its stored outcome."""
+        """Return the reference to the trial's stored outcome."""
         return ArtifactRef(self.trial.stage, self.outcome.artifact)
 
 
 class TrialMaker:
-    """Makes the trials of a sweep; equal parameters give equal trials, also after a resumption."""
+    """Makes the trials of a sweep; equal parameters give equal trials, also in a resumed sweep."""
 
     def __init__(self, sweep_id: str, spec: SweepSpec, data: Mapping[str, PreparedData]) -> None:
         self._sweep_id, self._spec, self._data = sweep_id, spec, data
@@ -90,7 +90,10 @@ class TrialMaker:
         base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
-        """Return a trial of a study on the seed at ``position``; it builds on ``base``."""
+        """Return a trial of a study; ``position`` is its seed's in ``all_seeds``.
+
+        ``base`` is the outcome of the previous stage, None for a first stage.
+        """
         parts, seed = _configured(plan, parameters), self._spec.all_seeds[position]
         training = self._spec.resources.train
         request = StageRequest(
@@ -136,8 +139,10 @@ class StudyState:
     """The state of one study; mappings are by trial number.
 
     Attributes:
-        unscored: Numbers of ended search trials whose reference has not ended.
-        unscored_seeds: Positions of ended further seeds whose reference has not ended.
+        unscored: Numbers of ended search trials that have no score until the study that guards
+            accuracy has chosen.
+        unscored_seeds: Positions of ended further seeds that have no score until the guard's
+            trial on the same seed has ended.
         objectives: Guarded objectives of search trials; infinite for failed ones.
         leaders: Maps a trial to the trial whose pass computes it, possibly itself.
         seeds: Maps the position of a seed to the chosen configuration's trial on that seed; None
@@ -168,7 +173,10 @@ class StudyState:
 
     @property
     def default_artifact(self) -> ArtifactRef | None:
-        """Return the outcome of the published default, the first trial; None without a search."""
+        """Return the outcome of the published default, the first trial.
+
+        None without a search, or if the trial has failed or not ended.
+        """
         first = self.outcomes.get(0)
         if first is None or not first.artifact or self.plan.trials <= 1:
             return None
@@ -248,11 +256,11 @@ class Past:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no trials."""
+        """Whether no earlier run started a trial."""
         return not self._trials
 
     def suggested(self, study: StudyState, number: int) -> Sequence[Trial]:
-        """Return the trials of a search with that number, one for each base."""
+        """Return the trials of a search with that number; several if its upstream changed."""
         return self._suggested.get((study.plan.id, number), ())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
@@ -295,7 +303,7 @@ class Past:
         return None if self._tries_again or study is None or study.chosen is None else study
 
     def margin(self, name: str) -> Margin | None:
-        """Return the margin of a final choice; its artifacts may be deleted."""
+        """Return the recorded margin of a final choice, whose artifacts may be deleted, or None."""
         study = self._settled(name)
         margin = study.closed.margin if study is not None and study.closed is not None else None
         return None if margin is None else Margin(margin["difference"], margin["error"])
@@ -305,7 +313,7 @@ class Past:
         return self._trials[trial.key].accuracy_error if self.can_do_without(trial) else None
 
     def outcome(self, key: str) -> TrialFinished | None:
-        """Return the outcome of a trial; None if it must run again because the machine failed."""
+        """Return the outcome of a trial; None if it has none, or only a failure of the machine."""
         trial = self._trials.get(key)
         if trial is None or not trial.ended or trial.fault:
             return None
@@ -384,7 +392,7 @@ class Scores:
         return TrialScored(key=one.trial.key, objective=value, error=error)
 
     def choice(self, study: StudyState, trials: int) -> tuple[Ended | None, Margin | None]:
-        """Return the choice of a study from its first trials (all scored), and its margin."""
+        """Return the choice among the first ``trials`` trials (all scored), and the margin."""
         ranked = [
             Rank(objective, number)
             for number, objective in study.objectives.items()
@@ -419,7 +427,7 @@ class Scores:
         return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
-        """Return the plain cross-entropy that guards a study on a seed, or None."""
+        """Return the outcome of plain cross-entropy that guards a study on a seed, or None."""
         reference = self._studies.get(study.plan.reference or "")
         return reference.seeds.get(position) if reference else None
 

@@ -2,8 +2,8 @@
 
 ``compare`` compares the recipes of one task with a baseline: differences with paired bootstrap
 intervals over test rows, and noise floors. ``search_gains`` compares each recipe with the published
-default that its search began with. ``rank_comparison`` finds differences that hold over
-(dataset, model) blocks. All read stored evaluations and train nothing.
+default that its search began with. ``rank_comparison`` finds differences that hold over many
+combinations of data set and model. Everything is computed from stored evaluations.
 """
 
 import lazy_loader

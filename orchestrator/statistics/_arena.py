@@ -32,7 +32,7 @@ class Standing:
     """The figures of one recipe in the arena.
 
     Attributes:
-        gains: Maps a metric to its value for the baseline minus the recipe, averaged over networks;
+        gains: Maps a metric to the baseline's figure minus the recipe's, averaged over networks;
             fractions (nats for NLL). Above 0 is better.
         wins: Share of matches won; a tie is half a win. A match compares the NLL of two recipes on
             one task and seed.
@@ -40,8 +40,8 @@ class Standing:
             odds of 1.8 to 1. It has no interval, because in a resample with one network many
             recipes win every match and their strength is unbounded.
         seconds: Mean time of a fit, or None if unknown.
-        group: Letters, shared with recipes whose NLL over networks does not differ (see
-            ``rank_comparison``); empty if there are too few networks.
+        group: Letters, shared with recipes whose NLL over networks does not differ significantly
+            (see ``rank_comparison``); empty if there are too few networks.
     """
 
     recipe: str
@@ -57,7 +57,7 @@ class Arena:
     """All recipes that have a figure on every task and seed, the strongest first.
 
     Attributes:
-        tasks: Number of tasks, such as fitting sizes of each network.
+        tasks: Number of tasks; a network may have several, such as numbers of fitting rows.
         seeds: Number of splits of each task.
         absent: Maps a recipe to the reason why it is left out.
         lacking: Number of further networks needed to separate any two recipes; 0 if enough.
@@ -92,14 +92,17 @@ def arena(
     """Compare recipes over networks and splits.
 
     Intervals are from a bootstrap in two steps: networks are drawn with replacement, then splits
-    within each drawn network, with all its tasks. Networks have equal weight. With few networks,
-    intervals say little about other networks.
+    within each drawn network; a split counts with all tasks of its network. Networks have equal
+    weight. With few networks, intervals say little about other networks.
 
     Args:
         results: Studies of any number of tasks; the same data set and model are one network.
         baseline: The recipe that gains are relative to.
         draws: Number of resamples, at least 1.
         seed: Determines the resamples.
+
+    Raises:
+        InputError: If the baseline or a second recipe lacks a figure on some task and seed.
     """
     found = list(results)
     places = {result.task: (result.dataset or result.task, result.model) for result in found}
@@ -183,7 +186,7 @@ def _table(
 
 
 def _weights(networks: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.float64]:
-    """Return the weights of units: the first row for all of them, then one row per resample."""
+    """Return weights (1 + draws, units): first for the data as they are, then for resamples."""
     generator = np.random.default_rng(seed)
     units = [np.flatnonzero(networks == network) for network in np.unique(networks)]
     whole = np.zeros((1 + draws, len(networks)))

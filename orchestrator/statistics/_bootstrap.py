@@ -25,7 +25,8 @@ class Difference:
         value: Metric of the recipe minus metric of the baseline, on all rows; fractions (nats for
             NLL).
         low, high: Ends of the 95% interval.
-        detectable: The smallest true difference that these rows and seeds find in 80% of cases.
+        detectable: The smallest true difference that, with these rows and seeds, would be found in
+            80% of cases.
     """
 
     value: float
@@ -100,11 +101,12 @@ def paired_bootstrap(
     interval covers other test rows, for these trained networks. It does not cover other seeds or
     another search; see the standard deviation over seeds for that.
 
-    A binned error is biased upwards, and on resampled rows about twice as much. So the interval is
-    centred at the value minus the excess of the resamples, and holds 95% of the resamples.
-    Its coverage is right if both errors are well above their noise floors. Otherwise the bias
-    remains and coverage falls to 84% to 91% in simulations, so ``TaskComparison`` marks differences
-    inside the floor. Accuracy, NLL and Brier have no bias and need no correction.
+    A binned error is biased upwards, and on resampled rows about twice as much. So the centre of
+    the interval is the difference minus the mean excess of the resampled differences over it; the
+    interval contains ``level`` of the resampled differences. Its coverage is right if the errors of
+    both recipes are well above their noise floors. Otherwise the bias remains and coverage falls to
+    84% to 91% in simulations, so ``TaskComparison`` marks differences inside the floor. Accuracy,
+    NLL and Brier have no bias and need no correction.
 
     Args:
         predictions: Maps a recipe to log-probabilities (N, K) of N rows, one tensor per seed.
@@ -118,7 +120,7 @@ def paired_bootstrap(
         done: Called with each recipe when it has been resampled.
         groups: Number of the group of each row, (N,), int64, such as the image of a pixel: pixels
             of one image are not independent. Whole groups are drawn, and should have about equal
-            sizes. None to draw rows.
+            sizes. If None, single rows are drawn.
         numbers: The rows of the file that each seed was tested on, (N,) each; None if equal for
             all seeds.
         interval: Computes the difference from the figures of a recipe and the baseline, instead of

@@ -20,9 +20,10 @@ CONFIRMED, REFUTED, NOT_TESTABLE = "confirmed", "refuted", "not testable here"
 HOLDS, FAILS, LOST = "holds in this regime", "fails in this regime", "accuracy lost"
 HOLDS_GIVEN, FAILS_GIVEN = "holds on these logits", "fails on these logits"
 TOLERANCE = 0.02
-"""Accuracy that a recipe may lose to its method alone before its calibration is not judged."""
+"""Calibration is not judged if accuracy is more than this below that of the method alone."""
 AS_GOOD = 0.03
-"""Accuracy that a network may lack to the paper's worst one and be in the paper's regime."""
+"""A network is in the paper's regime if its accuracy is at most this much below the paper's
+worst network."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,11 @@ class ClaimVerdict:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict over all pairs: one refutation decides, a confirmation needs all.
+        """Return the verdict over all pairs, without those that lost accuracy.
 
-        Pairs in the paper's regime come first, then pairs of other regimes, then given logits.
+        Decided pairs in the paper's regime count first, else those in other regimes, else those on
+        given logits. One of them against the claim decides. If all are for the claim, it is
+        confirmed unless some pair is not testable.
         """
         found = {pair.verdict for pair in self.pairs} - {LOST}
         words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))
@@ -101,11 +104,12 @@ def judge_claim(
     """Test every pair of recipes of a claim by ``contrast``.
 
     A claim on calibration applies only to networks that kept their accuracy: for both recipes, it
-    must be above twice chance, and at most ``TOLERANCE`` below their method alone, if that was run.
-    Other pairs do not count in Holm's correction. A pair decides if its difference exceeds the
-    margin at the 5% level, over seeds and test rows. One seed of trained networks never decides,
-    and neither does a difference inside the noise floor. The seed used for the search is left out
-    if there are others, because the search selected for it.
+    must be above twice chance (75% with two classes), and at most ``TOLERANCE`` below their method
+    alone, if that was run. In a claim on accuracy, this holds for ``than`` only. Other pairs do not
+    count in Holm's correction. A pair decides if its difference is on one side of the margin at the
+    5% level, over seeds and test rows. One seed of trained networks never decides; without a
+    margin, neither does a difference inside the noise floor. The seed used for the search is left
+    out if all studies of the pair have others, because the search selected for it.
 
     The verdicts ``confirmed`` and ``refuted`` need networks about as accurate as the paper's (see
     ``Claim.accuracy``) on the whole data set. Given logits have no other networks, so a single seed
@@ -132,7 +136,7 @@ def judge_claim(
 
 
 def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[StudyResult, ...]]:
-    """Yield the studies of each pair that has predictions, and of the methods alone."""
+    """Yield for each pair with predictions the studies of both recipes and of their methods."""
     tasks: dict[tuple[str, str], dict[str, StudyResult]] = {}
     for result in results:
         measured = result.status == "finished" and result.predictions
@@ -171,7 +175,7 @@ def _of_seeds(study: StudyResult, keys: Sequence[str]) -> StudyResult:
 
 
 def _by_seed(study: StudyResult, metric: str) -> list[float]:
-    """Return the seconds of each seed, or a metric's mean over the suites of one data set."""
+    """Return for each seed the seconds, or a metric's mean over the suites of foreign data."""
     if metric == "seconds":
         return list(study.seconds)
     own = [
@@ -221,7 +225,7 @@ def _alone(study: StudyResult) -> str:
 
 
 def _lost(study: StudyResult, accuracy: dict[str, float], classes: int) -> bool:
-    """Return True if a network has collapsed, or lost more than the tolerance to its method."""
+    """Return True if accuracy is near chance, or too far below that of the method alone."""
     chance = 1 / classes
     least = min(2 * chance, (1 + chance) / 2)  # With two classes, twice chance is 100%.
     alone, own = accuracy.get(_alone(study), 0.0), accuracy[study.recipe]

@@ -16,11 +16,11 @@ def with_columns(
     store: ArtifactStore,
     say: Callable[[str], None],
 ) -> list[StudyResult]:
-    """Return results with missing metrics of the source ``rows`` added to ``test``.
+    """Return results whose ``test`` also has the metrics that need the stored predictions.
 
     Args:
         results: Results of any tasks.
-        names: Metrics that are shown; metrics of other sources are ignored.
+        names: Metrics that are shown; those that evaluations already have are ignored.
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
         say: Receives a line for each figure that cannot be computed, or not from all rows.
     """
@@ -43,7 +43,7 @@ def _filled(
         return result
     if any(sampled for _, sampled in own):
         text = f"{result.recipe} on {result.task}: {', '.join(lacking)}"
-        say(f"{text} of the stored sample of pixels, not of all")
+        say(f"{text} computed from the stored sample of pixels, not from all pixels")
     test = tuple({**new, **seed} for seed, (new, _) in zip(result.test, own, strict=True))
     return replace(result, test=test)
 

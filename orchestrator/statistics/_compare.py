@@ -29,7 +29,7 @@ KEPT = 1 << 28  # Bytes: enough for one test on ImageNet, or for a thousand smal
 
 
 class KeptPredictions:
-    """Test predictions by key, with a cache of ``KEPT`` bytes for the last used."""
+    """Reads test predictions by key; caches the last used ones, up to ``KEPT`` bytes."""
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class KeptPredictions:
         return None if found is None else found.tensors("test")
 
     def need(self, key: str, sweep: str) -> dict[str, Tensor]:
-        """Return the tensors of an evaluation, or name the lost file and the remedy."""
+        """Return the tensors of an evaluation; raise ``InputError`` if they are lost."""
         if (found := self.read(key)) is None:
             remedy = sweep_command("run --resume", self._store.root.parent / "sweeps" / sweep)
             fault = self._store.fault(ArtifactRef("evaluate", key))
@@ -51,7 +51,7 @@ class KeptPredictions:
         return found
 
     def lost(self, sweep: str, *keys: str) -> str:
-        """Return which evaluation of a sweep is damaged or missing; empty if none is."""
+        """Return which evaluation of a sweep is damaged or missing, as text; empty if none is."""
         try:
             for key in keys:
                 self.need(key, sweep)
@@ -98,7 +98,7 @@ PredictionStore = ArtifactStore | KeptPredictions
 
 
 class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
-    """Recipe to log-probabilities (N, K) of the test rows, one per seed; read on access.
+    """Maps a recipe to log-probabilities (N, K) of N test rows, a tensor per seed; read on access.
 
     Args:
         results: Studies of one task, one per recipe.
@@ -144,7 +144,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         return len(self._results)
 
     def floors(self, metric: str) -> dict[str, float]:
-        """Return each recipe's noise floor, the mean over seeds; empty if the metric has none."""
+        """Return each recipe's noise floor, the mean over seeds; empty if there is none.
+
+        Some metrics have a floor for rows, but none for sampled pixels.
+        """
         known = metric in FLOORED or (METRICS[metric].floored and self.images is None)
         return {
             recipe: fmean(self._kept.floor(key, metric) for key in result.predictions)
@@ -217,7 +220,10 @@ class TaskComparison:
         return abs(self.bootstrap.differences[recipe].value) <= floor
 
     def side(self, recipe: str) -> str:
-        """Return ``better`` or ``worse``; empty if the interval includes 0, or for the baseline."""
+        """Return ``better`` or ``worse``, or ``higher`` or ``lower`` for metrics without a better.
+
+        Empty if the interval includes 0, or for the baseline.
+        """
         found = self.bootstrap.differences.get(recipe)
         if found is None or not found.excludes_zero:
             return ""
@@ -372,13 +378,13 @@ def search_gains(
 
     Both trials have the same seed and the same choices of earlier stages, so their difference is
     the gain of the search of the recipe's last stage. Differences are the chosen trial minus the
-    default, with the intervals of ``paired_bootstrap``. The baseline is ``PUBLISHED``, which is
-    different for each recipe and has no value.
+    default, with the intervals of ``paired_bootstrap``. The baseline is ``PUBLISHED``: it is
+    another trial for each recipe, so it has no entry in ``values``.
 
     Args:
         results: Studies of one task, one per recipe.
         store: The store ``STORAGE/artifacts`` that the sweep wrote to.
-        metric: One of ``acc, nll, brier, ece, aece, cwece``.
+        metric: One of ``METRICS.measurable``.
         draws: Number of resamples of the test rows.
         seed: Determines the resamples.
         done: Called with each recipe when it has been compared.
@@ -408,7 +414,7 @@ def _why_unknown(result: StudyResult) -> str:
     if not result.searched:
         return "nothing was searched"
     if not (result.searched_predictions and result.default_predictions):
-        return "its published default failed, or was not measured"
+        return "the published default failed or was not measured"
     return ""
 
 

@@ -42,7 +42,7 @@ class Contrast:
         return math.sqrt(max(self.between / self.seeds + self.shared, rows))
 
     def p_value(self, at: float = 0.0) -> float:
-        """Return the two-sided p-value of the true difference being ``at`` (Student's t)."""
+        """Return the two-sided p-value of a true difference of ``at``, by Student's t."""
         gap = abs(self.centre - at)
         if not self.error:
             return float(not gap)
@@ -91,8 +91,8 @@ def moderated(contrasts: Sequence[Contrast], recipes: int) -> list[Contrast]:
     empirical Bayes estimate of Smyth (2004, section 6.2) shrinks each variance towards their common
     value, less if they differ more. Pairs share recipes, so they are less independent than the fit
     assumes. So only half of the fit's degrees of freedom are used: this keeps the error rate in
-    simulations (``benchmarks/ties.py``), and using all of them does not. The degrees of freedom of
-    all recipes and seeds are the limit.
+    simulations (``benchmarks/ties.py``), and using all of them does not. The result has at most the
+    degrees of freedom of all recipes and seeds together.
     """
     seeds = [one for one in contrasts if one.seeds > 1]
     typical = float(np.median([one.between for one in seeds])) if seeds else 0.0

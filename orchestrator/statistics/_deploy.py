@@ -86,9 +86,9 @@ def _reversals(found: dict[str, Ties | str], one: str, other: str) -> str:
     assert isinstance(second, Ties)
     pairs, order = list(combinations(first.values, 2)), list(second.values)
     clear = [pair for pair in pairs if _apart(first, *pair) and _apart(second, *pair)]
-    turned = [f"{a} > {b}" for a, b in clear if order.index(a) > order.index(b)]
+    turned = [f"{a} than {b}" for a, b in clear if order.index(a) > order.index(b)]
     more = f" and {len(turned) - NAMED} more" if len(turned) > NAMED else ""
-    named = f", by {_label(one)} {', '.join(turned[:NAMED])}{more}" if turned else ""
+    named = f" (better by {_label(one)}: {', '.join(turned[:NAMED])}{more})" if turned else ""
     return (
         f"{len(turned)} of {len(pairs)} pairs reverse{named}; {len(clear)} differ by both metrics"
     )
@@ -118,11 +118,12 @@ class Spread(NamedTuple):
 def spreads(sweeps: Sequence[Board], splits: Sequence[str]) -> Iterator[Spread]:
     """Yield the spread of each recipe's figure over sweeps of one task.
 
-    The variance is nested: seeds in searches in splits. The variance of each level excludes the
-    variance of the levels within it. Sweeps must not share seeds: they would share networks.
+    A split has several searches, and a search several seeds. The variance of splits excludes that
+    of searches, which excludes that of seeds. Sweeps must not share seeds: they would share
+    networks.
 
     Args:
-        sweeps: The boards of each sweep.
+        sweeps: The board of each sweep.
         splits: The name of the split of each sweep.
     """
     for recipe in dict.fromkeys(chain.from_iterable(sweep.figures for sweep in sweeps)):

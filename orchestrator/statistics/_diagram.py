@@ -48,7 +48,7 @@ def critical_difference_diagram(comparison: RankComparison, title: str = "") -> 
 
 
 def _names(ranks: Sequence[tuple[str, float]], bars: int) -> list[dict[str, Any]]:
-    """Return the places of names: the better half on the left, best first, the others right."""
+    """Return places of names: the better half left, best first; the others right, worst first."""
     half, span = (len(ranks) + 1) // 2, max(len(ranks) - 1, 1)
     sides = {"left": ranks[:half], "right": ranks[half:][::-1]}
     edges = {"left": 1 - 0.06 * span, "right": len(ranks) + 0.06 * span}

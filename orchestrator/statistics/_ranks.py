@@ -155,8 +155,8 @@ def rank_comparison(
     """Rank recipes within each block and test whether they differ.
 
     The method is Demsar's (2006) with the pairwise tests of Benavoli et al. (2016), so the test of
-    two recipes does not depend on the other recipes of the table. Blocks are the sample, not seeds,
-    so scores are means over seeds.
+    two recipes uses only their own scores. Blocks are the sample, not seeds, so scores are means
+    over seeds.
 
     With n blocks the smallest p-value of Wilcoxon's test is ``2 / 2^n``, and Holm multiplies it by
     the number of pairs. If that is above 5%, no outcome can be significant and ``p`` is None: 5
@@ -207,7 +207,7 @@ def _table(scores: Mapping[str, Mapping[Block, float]], control: str) -> NDArray
 
 
 def _friedman(ranked: NDArray[np.float64]) -> float | None:
-    """Return the p-value, or None if even perfect agreement would not reach 5%."""
+    """Return the p-value; None for two recipes, equal scores, or too few blocks to reach 5%."""
     blocks, recipes = ranked.shape
     smallest = scipy.stats.chi2.sf(blocks * (recipes - 1), recipes - 1)
     if recipes < 3 or smallest > LEVEL or np.ptp(ranked, axis=1).max() == 0:

@@ -28,7 +28,8 @@ def resampled(
     """Return a metric, as ``trainables.metrics.rows_or_value`` defines it.
 
     Args:
-        metric: One of ``METRICS.measurable``; those of ``BOOTSTRAPPED`` are much faster.
+        metric: One of ``METRICS.measurable``; those in ``BOOTSTRAPPED`` and means over rows are
+            much faster than others.
         log_probs: (N, K).
         labels: (N,), integers in [0, K).
         counts: (draws, N), how often each row occurs in each resample.
@@ -128,8 +129,8 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     """Return the measure with bins of equal mass; each resample has its own bin edges.
 
-    An edge of ``aece`` is at a confidence or between it and the next one, so a bin always ends
-    after that confidence and its equals: a rank determines it, whatever the edge's exact value.
+    An edge of ``aece`` equals a confidence or is between it and the next larger one. So a bin ends
+    after all rows of this confidence: its rank determines the bin, the edge's exact value does not.
     """
     confidence, gaps = _top_label(log_probs, labels)
     ordered, order = confidence.sort()
@@ -157,4 +158,4 @@ BOOTSTRAPPED: Mapping[str, Callable[[Tensor, Tensor], Measure]] = {
     "aece": _aece,
     "cwece": _cwece,
 }
-"""Metrics that are resampled by matrix products; all others are computed on each resample."""
+"""Metrics with a fast form; others are means over rows, or are computed on each resample."""

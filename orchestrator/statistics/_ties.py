@@ -52,7 +52,7 @@ class Need:
 
     @staticmethod
     def sure(ends: tuple[int, int]) -> bool:
-        """Return True if one number can replace both ends: each is within a quarter of it."""
+        """Return True if both ends are within a factor of 1.25 of their geometric mean."""
         return ends[1] <= CLOSE**2 * ends[0]
 
     def _number(self, ends: tuple[int, int]) -> str:
@@ -138,7 +138,10 @@ def _span(found: list[int | None]) -> tuple[int, int] | None:
 
 
 def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
-    """Return the number of seeds that find a difference in 80% of cases, on these test rows."""
+    """Return the number of seeds that find a difference in 80% of cases, on these test rows.
+
+    None if no number of seeds does, or if the variance between seeds is unknown (one seed).
+    """
     if own.seeds == 1 or (own.shared and size <= reach(math.inf, level) * math.sqrt(own.shared)):
         return None
 

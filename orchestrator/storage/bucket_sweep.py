@@ -63,9 +63,9 @@ class BucketSweep:
     def fetch(self, files: bool = False) -> None:
         """Update the local copy of the sweep's specification, notes and journal.
 
-        The many other ``files`` (logs and diagrams) are downloaded only on request. A longer local
-        journal is kept, and the next run uploads the rest. A local journal that differs, because
-        another machine resumed the sweep without its last lines, is renamed.
+        With ``files``, the other files (report, logs, diagrams) are downloaded as well. A longer
+        local journal is kept, and the next run uploads the rest. A local journal that differs,
+        because another machine resumed the sweep without its last lines, is renamed.
 
         Raises:
             AwayError: If the bucket does not answer.
@@ -93,7 +93,7 @@ class BucketSweep:
         return self._sealed / f"{number:08d}"
 
     def object_of(self, path: Path) -> str:
-        """Return the name of a file's object."""
+        """Return the name of a local file in the bucket."""
         return self._cache.name(path)
 
     def _join(self) -> None:
@@ -109,7 +109,7 @@ class BucketSweep:
         draft.replace(journal)
 
     def share(self, again: bool = False) -> int:
-        """Upload missing files, and table and report again; return how many are still waiting."""
+        """Upload missing files, and always table and report; return how many files still wait."""
         try:
             uploaded = set(self.bucket.names(self.name))
         except AwayError:
@@ -164,7 +164,7 @@ class BucketJournal(Journal):
         super().append(event, durable)
 
     def delivered(self) -> bool:
-        """Wait until the bucket has all lines; return False after ``LAST_SECONDS``."""
+        """Return True once the bucket has all lines, False if that fails for ``LAST_SECONDS``."""
         end = time.monotonic() + LAST_SECONDS
         while self._sealed < self._end and not self._refusal:
             try:

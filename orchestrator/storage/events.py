@@ -40,7 +40,7 @@ class Event:
 
 @dataclass(slots=True, kw_only=True)
 class SweepStarted(Event):
-    """A run of the sweep started, or resumed it.
+    """A run started or resumed the sweep.
 
     Attributes:
         spec: The resolved sweep file.
@@ -92,6 +92,7 @@ class TrialStarted(Event):
     Attributes:
         number: Counted from 0 within the study and role.
         key: Unique id (hex).
+        role: ``search``, or ``seed`` for the choice of the search with a further seed.
         stage: ``train``, ``refine`` or ``calibrate``.
         parameters: Parameters that this study searches, such as ``{"mbls.margin": 6.0}``.
         configuration: Parameters of the whole chain by part, such as
@@ -136,8 +137,8 @@ class TrialFinished(Event):
     """A trial ended.
 
     Attributes:
-        reused: Whether its artifact was already in the store.
-        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if it was reused.
+        reused: Whether the trial's artifact was already in the store.
+        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if ``reused``.
         status: ``finished``, ``failed`` or ``pruned``.
         fault: ``machine`` if the machine caused the failure, so that a resumed sweep tries the
             trial again; else empty.

@@ -13,14 +13,18 @@ from trainables.common.paths import sweep_command
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
-RECENT_SECONDS = 3600.0  # The process that wrote an older draft has died.
+RECENT_SECONDS = 3600.0  # An older draft was left by a process that died.
 
 Entry = tuple[Path, bool]  # A path in the storage, and whether it is kept.
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Counts and sizes of removed and kept artifacts of a stage, or of another ``kind``."""
+    """Numbers of removed and kept entries of a ``kind``, and their total sizes in bytes.
+
+    The kind is a folder of artifacts, such as ``train``, or ``checkpoints``, ``drafts`` or
+    ``sweeps``.
+    """
 
     kind: str
     removed: int
@@ -32,7 +36,7 @@ class Removal:
 def collect_garbage(
     storage: Storage, drop: Iterable[str] = (), dry_run: bool = False, take: bool = False
 ) -> list[Removal]:
-    """Remove artifacts that no kept sweep needs; return counts and sizes.
+    """Remove dropped sweeps, and artifacts that no kept sweep needs; return counts and sizes.
 
     A closed study needs the artifacts of its choice for every seed, their upstream artifacts, and
     the test predictions of its choice and of the published default. A study that is not closed
@@ -41,7 +45,7 @@ def collect_garbage(
     A sweep is open while it runs, or if it was interrupted, its journal was cut, or a machine
     failed some of its trials. While any kept sweep is open, artifacts that are in no journal are
     kept too, because it may have just computed them. While any sweep runs, everything that was
-    stored or read within the last hour is kept.
+    stored or read within the last hour is kept; in a bucket, no sweep may run.
 
     Args:
         storage: The storage to clean.
@@ -117,7 +121,7 @@ class Dropper:
         self._others: dict[Path, tuple[float, set[ArtifactRef]]] = {}
 
     def drop(self, names: Iterable[ArtifactRef]) -> None:
-        """Remove the weights of artifacts; none if the journal of another sweep is damaged."""
+        """Remove the weights that no other sweep needs; none if a journal cannot be read."""
         try:
             needed = self._needed()
         except (InputError, PermissionError) as error:
@@ -207,7 +211,7 @@ def _is_kept(
     if stage in EVERY_STAGE:
         return ArtifactRef(stage, directory.name) in kept
     if stage == "features" and not any_open:
-        return False  # Only more refinements would use them.
+        return False  # Only further refinements would use features.
     upstream = _upstream(shelf, directory).key
     return any(ref.key == upstream for ref in kept)
 

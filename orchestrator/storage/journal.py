@@ -165,7 +165,7 @@ def _never_synced(lines: Iterable[bytes]) -> bool:
             durable += not isinstance(from_line(line), SAID_AGAIN)
         except ValueError:
             continue
-        if durable > 1:  # The first was synced before the second was written.
+        if durable > 1:  # The first durable event was synced before the second was written.
             return False
     return True
 

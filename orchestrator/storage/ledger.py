@@ -40,12 +40,15 @@ class Trial(TrialStarted):
 
     Attributes:
         code: Git commit of its first start.
-        host, since: Machine of its last attempt, and its start in milliseconds since 1970.
-        status: ``finished``, ``failed`` or ``pruned`` as it ended last; ``running`` before.
+        open: Whether it has been started since it last ended.
+        host, since: Machine of the last attempt, and start of this attempt in milliseconds since
+            1970.
+        status: ``finished``, ``failed`` or ``pruned``, as the trial last ended; ``running`` if it
+            never has.
         artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: From its last
             ``TrialFinished``.
         last_step, epochs: Last epoch and number of epochs; -1 and 0 if epochs were not read.
-        curves: Steps and values of the metrics in ``Ledger.curves``.
+        curves: Steps and values of the metrics that the ledger keeps for each epoch.
         objective: Score that the search minimises; None until it is scored.
         chain_seconds: Cost of computing its chain of stages, if known.
     """
@@ -121,7 +124,7 @@ class Study(StudyOpened):
 
     @property
     def planned(self) -> int:
-        """Return the number of search trials, which is smaller if ``search.stop`` ended it."""
+        """Return the number of search trials: ended ones if ``search.stop`` ended the search."""
         ended = self.finished + self.failed
         return stopped_after(self.status, self.rule, self.trials, ended) or self.trials
 
@@ -131,7 +134,7 @@ class Study(StudyOpened):
 
     @property
     def name(self) -> str:
-        """Return the study's name."""
+        """Return the study's name, ``TASK|RECIPE``."""
         return self.study
 
     def shows(self, seed: int) -> bool:
@@ -151,7 +154,7 @@ class Study(StudyOpened):
 
     @property
     def chosen_trial(self) -> Trial | None:
-        """Return the chosen trial."""
+        """Return the chosen trial; None if there is none."""
         return self.begun.get(self.chosen or "")
 
 
@@ -164,8 +167,8 @@ class Ledger:
     Attributes:
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
         began: Start of the last run, milliseconds since 1970.
-        given: Start of the first trial in the last run; 0 before.
-        spent: Total seconds of the trials that ended in the last run.
+        given: Start of the first trial in the last run, milliseconds since 1970; 0 before.
+        spent: Total seconds of the trials that ended in the last run, without reused results.
     """
 
     def __init__(self, events: Iterable[Event] = (), curves: Collection[str] = ()) -> None:

@@ -35,7 +35,7 @@ class Machines:
     storage: Storage | None = None
     say: Callable[[str], None] = lambda text: None
     refused: dict[str, str] = field(default_factory=dict)
-    # By node and GPU (empty for the node), keys of failed trials.
+    # Keys of trials that failed in a row, by node and GPU (empty for the whole node).
     _rows: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     _out: dict[str, str] = field(default_factory=dict)  # Excluded in this run: node to host.
     _remembered: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Machines:
     _ends: dict[str, str] = field(default_factory=dict)  # Errors ("" for none) of first trials.
 
     def left_out(self) -> frozenset[str]:
-        """Return the nodes and names of machines that are excluded."""
+        """Return the excluded machines, as ids of nodes in this run or as host names."""
         known = self._all_left_out()
         return frozenset(name for name in known if GPU not in name) | self.refused.keys()
 

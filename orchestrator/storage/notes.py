@@ -14,7 +14,7 @@ ALL = 1_000_000  # Maximum characters of all notes of a sweep.
 
 
 class TooLongError(InputError):
-    """A note has too many characters, or all notes of a sweep together."""
+    """A note, or all notes of a sweep together, have too many characters."""
 
 
 def read_notes(folder: SweepFolder) -> dict[str, str]:

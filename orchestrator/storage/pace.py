@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-# Time of a stage as a fraction of training, until a trial of the stage has ended.
+# Assumed time of a stage, as a fraction of a training's, until a trial of the stage has ended.
 SHARES = {"refine": 0.2, "calibrate": 0.02}
 SHORT_FIRST = ("calibrate", "refine")  # A search starts these before trainings.
 
@@ -20,10 +20,10 @@ class Work:
 
     Attributes:
         search, seeds: Number of trials of the search, and of further seeds, that have not ended.
-        costs: Seconds of each ended trial.
+        costs: Seconds that each ended trial took, or that a running one is expected to take.
         begun: Total seconds of the running trials so far.
         together: Maximum number of trials of the search at once.
-        upstream: The study on whose choice it builds; "" for none.
+        upstream: The study whose chosen trial is the input of these trials; "" for none.
         reference: The study with whose choice the accuracy guard compares; "" for none.
     """
 
@@ -40,7 +40,7 @@ class Work:
 
 
 def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[float]:
-    """Return the seconds of ended trials, without stored results that were reused."""
+    """Return the seconds of ended trials; reused results count only for refinements."""
     return [
         seconds
         for seconds, reused in ended
@@ -49,11 +49,11 @@ def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[flo
 
 
 def seconds_left(works: Sequence[Work], places: int) -> float | None:
-    """Estimate the remaining seconds; None before any trial has ended.
+    """Estimate the remaining seconds; None if no work has ``costs`` yet.
 
     A trial is assumed to take the mean time of ended trials in its study, else of its stage and
-    task, else of its stage. Up to ``places`` trials run at once; studies wait for the studies on
-    which they depend.
+    task, else of its stage, else a fixed share (``SHARES``) of the others' time. Up to ``places``
+    trials run at once; studies wait for the studies on which they depend.
     """
     costs = {work.study: _cost(work, works) for work in works}
     if not any(work.costs for work in works):

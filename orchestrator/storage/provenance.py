@@ -88,7 +88,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def pin_plugins(spec: SweepSpec) -> SweepSpec:
-    """Load a sweep's plugins; return the sweep with their paths in its storage."""
+    """Load a sweep's plugins; return the sweep with the paths of their copies in its storage."""
     copies = Storage.of(spec).plugins
     pinned = [
         PluginModel(path=str(copies / plugin.code / plugin.source.path), code=plugin.code)
@@ -98,7 +98,7 @@ def pin_plugins(spec: SweepSpec) -> SweepSpec:
 
 
 def keep_plugins(spec: SweepSpec) -> None:
-    """Copy a sweep's plugins to its storage, unless they are there."""
+    """Copy a sweep's plugins to its storage (and upload them to its bucket), if missing there."""
     storage = Storage.of(spec)
     plugins = _plugins(spec)
     for plugin in plugins:

@@ -25,9 +25,9 @@ class StudyResult:
         validation: Metrics of the chosen trial on validation data, fractions.
         test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
             of ``calibration_report``, fractions.
-        reason: Why the study, or its last failed trial, failed; else empty.
+        reason: Why the study, or its first failed trial, failed; else empty.
         trials: Maximum number of trials of its search.
-        run_ids: Known MLflow runs of the chosen configuration, one per seed.
+        run_ids: Ids of the tracked runs of the chosen configuration, one per seed, if known.
         sweep_id: Unique id of the sweep; names of sweeps may be used again.
         dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
         fingerprint: Hash (hex) of the content and the split of the data.
@@ -108,17 +108,17 @@ class StudyResult:
 
     @property
     def ended(self) -> int:
-        """Return the number of trials that ended."""
+        """Return the number of search trials that finished or failed."""
         return self.trials_finished + self.trials_failed
 
     @property
     def searched(self) -> bool:
-        """Return True if there was more than one trial to choose from."""
+        """Return True if the search had more than one trial."""
         return self.ended > 1
 
 
 def usual_baseline(results: Iterable[StudyResult | Study]) -> str:
-    """Return the recipe with which others are compared: cross-entropy, or the given logits."""
+    """Return the recipe with which others are compared: ``ce``, or ``given`` for given logits."""
     return GIVEN if any(result.model == GIVEN for result in results) else "ce"
 
 

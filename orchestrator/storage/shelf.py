@@ -18,7 +18,7 @@ class Shelf:
         self.root = root
 
     def kinds(self) -> list[str]:
-        """Return the stages of artifacts, and ``checkpoints``."""
+        """Return the names of the folders: the stages of artifacts, and ``checkpoints``."""
         return sorted(path.name for path in self.root.glob("*") if path.is_dir())
 
     def artifacts(self, kind: str) -> list[Path]:
@@ -33,7 +33,7 @@ class Shelf:
         return sorted((self.root / "checkpoints").rglob("*.pt"))
 
     def drafts(self) -> list[Path]:
-        """Return files that are being written, or whose process died."""
+        """Return files and folders that are being written, or whose writer has died."""
         return sorted(self.root.rglob("*.tmp"))
 
     def record(self, artifact: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class BucketShelf(Shelf):
         return sorted(self._of("checkpoints"))
 
     def drafts(self) -> list[Path]:
-        """Return artifacts without a manifest: they are being uploaded, or their process died."""
+        """Return artifacts without a manifest: a process uploads them, or it has died."""
         kinds = [kind for kind in self.kinds() if kind != "checkpoints"]
         found = (path for kind in kinds for path in self._of(kind))
         return sorted(path for path in found if not self._object(path, MANIFEST))
@@ -123,14 +123,14 @@ class BucketShelf(Shelf):
         return found.content if found else ""
 
     def used(self, path: Path) -> float:
-        """Return when its last object was written, seconds since 1970."""
+        """Return when the last object of a path was written, seconds since 1970."""
         return max(found.written.timestamp() for found in self._objects[path])
 
     def size(self, path: Path) -> int:
         return sum(found.bytes for found in self._objects.get(path, ()))
 
     def remove(self, path: Path) -> None:
-        """Remove its objects, the manifest first, and its local copy."""
+        """Remove the objects of a path, the manifest first, and the local copy."""
         names = [found.name for found in self._objects.get(path, ())]
         for name in sorted(names, key=lambda own: Path(own).name != MANIFEST):
             self._bucket.remove(name)

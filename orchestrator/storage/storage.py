@@ -99,7 +99,7 @@ class SweepFolder:
 
     @property
     def exists(self) -> bool:
-        """Return True if the folder has any file of a sweep."""
+        """Return True if the folder has a specification, a journal or results."""
         shipped = self.path / "shipped.json"
         paths = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
         return any(path.exists() for path in paths)
@@ -208,7 +208,7 @@ class SweepFolder:
             raise InputError(f"sweep {self.name!r} cannot be changed: {why(error)}") from error
 
     def owner(self) -> str:
-        """Return the user, machine, process and start of the last run."""
+        """Return user, machine, process and start of the last run, or ``another process``."""
         if self.bucket is not None:
             with answering():
                 return self.bucket.lease().holder() or "another process"
@@ -279,7 +279,7 @@ class Storage:
         return ArtifactStore(self.artifacts)
 
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Return the rows of an evaluation, if the storage has no artifacts but a file of rows."""
+        """Return the rows of an evaluation if a file of rows replaces the artifacts, else None."""
         return None
 
     def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
@@ -301,7 +301,7 @@ class Storage:
         return [sweep for sweep in folders if sweep.exists]
 
     def started(self, name: str) -> SweepFolder:
-        """Return the folder of a sweep that has been started here."""
+        """Return the folder of a sweep that was started in this storage; else ``InputError``."""
         folder, file = self.folder / "sweeps", self.sweep(name).spec_file
         if is_sweep_name(name):
             self.sweep(name).fetch()
@@ -313,7 +313,7 @@ class Storage:
         return self.sweep(name)
 
     def load_spec(self, name: str) -> SweepSpec:
-        """Return the specification of a sweep that has been started here."""
+        """Return the specification of a sweep that was started in this storage."""
         from orchestrator.sweep.spec import parse_sweep  # It imports PyTorch.
 
         file = self.started(name).spec_file
@@ -344,7 +344,7 @@ class Storage:
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
 
     def leave_machine_out(self, host: str, reason: str) -> None:
-        """Exclude a machine, on which trials failed, from later runs as well."""
+        """Exclude a machine on which trials failed, also from later runs in this storage."""
         with writing(f"storage {self.folder}"):
             if (bucket := self._bucket()) is not None:
                 bucket.put(f"{MACHINES}/{host}", reason.encode())

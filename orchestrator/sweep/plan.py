@@ -30,8 +30,8 @@ class StudyPlan:
         reference: Study with which the accuracy guard compares: plain cross-entropy, or the logits
             as given.
         blockwise: Whether its trials are suggested in blocks.
-        published: Whether all starting values come from papers. Only then does the choice prefer
-            the first trial.
+        published: Whether the starting values of all searched parameters come from papers. Only
+            then does the choice prefer the first trial.
         portfolio: Configurations (keys ``part.name``) that did well on other tasks.
     """
 
@@ -152,7 +152,10 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
 def _portfolio(
     spec: SweepSpec, searched: Mapping[str, Mapping[str, Parameter]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the portfolio of a study that searches all parameters of a single part."""
+    """Yield configurations that did well on other tasks, as first trials of sampler ``prior``.
+
+    There are none unless the study searches all parameters of a single part.
+    """
     if spec.search.sampler != "prior" or len(searched) != 1:
         return
     [(part, parameters)] = searched.items()
@@ -187,13 +190,16 @@ def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str,
 
 
 def _left_to_search(parameter: Parameter, task: TaskSpec, tunable: bool) -> bool:
-    """Return True if papers used a parameter on a task without stating it, or tuned it there."""
+    """Return True if a paper used a parameter on a task without stating its value.
+
+    If ``tunable``, also if a paper tuned it there.
+    """
     place = task.dataset, task.model
     return parameter.is_open(*place) or (tunable and parameter.tuned_on(*place))
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
-    """Return a part's parameters with values fixed by the sweep, else published for the task."""
+    """Return the values of a part's parameters that the sweep fixes or papers state for a task."""
     point: dict[str, Any] = {}
     for space in part_spaces(spec.base(part)):
         point.update(space.default_point(task.dataset, task.model, spec.fixed(part)))
@@ -203,13 +209,13 @@ def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any
 def _defaults(
     spec: SweepSpec, part: str, task: TaskSpec, searched: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """Return the starting values; a searched parameter without a published one has its default."""
+    """Return the starting values: published ones, else the defaults of searched parameters."""
     point = starting_values(spec, part, task)
     return {**point, **{name: p.default for name, p in searched.items() if name not in point}}
 
 
 def starting_value(parameter: Parameter, value: Any) -> Any:
-    """Return a published value, moved into a searched range that excludes it."""
+    """Return a published value, or the nearest end of the range (the default for choices)."""
     if parameter.type == "categorical":
         return value if value in parameter.choices else parameter.default
     return parameter.check(min(max(value, parameter.low), parameter.high))

@@ -15,7 +15,7 @@ FOLDER = "folder"
 
 
 class PluginModel(BaseModel):
-    """One version of a plugin."""
+    """One version of a plugin: its path and the hash of its ``code``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -34,7 +34,7 @@ class PluginModel(BaseModel):
 
 
 def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
-    """Import the plugins in the key ``plugins``; return them with their current versions."""
+    """Import the plugins in the key ``plugins``; return their pinned or current versions."""
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list of packages and files, such as [mypackage, ./my_loss.py]")
     folder = Path((info.context or {}).get(FOLDER, "."))

@@ -28,7 +28,7 @@ NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method (``("given",)`` for given logits) with an optional refinement and calibrator."""
+    """A method, or ``("given",)`` for given logits, with an optional refinement and calibrator."""
 
     method: tuple[str, ...]
     refinement: str | None = None
@@ -139,8 +139,8 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
     hint = near_names(part, [name for names in known.values() for name in names])
     listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
     return (
-        f"recipe {text!r}: {part!r} is unknown{hint} ({listing}); `calsweep list methods` shows "
-        "all, likewise refinements and calibrators"
+        f"recipe {text!r}: {part!r} is unknown{hint} ({listing}); `calsweep list methods`, "
+        "`... refinements` and `... calibrators` show all"
     )
 
 
@@ -212,7 +212,9 @@ def check_names(where: str, part: str, names: Collection[str]) -> None:
         if name not in known:
             listing = ", ".join(known) or "none"
             near = near_names(name, known)
-            raise InputError(f"{where}: unknown parameter {name!r}{near}; it has: {listing}")
+            raise InputError(
+                f"{where}: unknown parameter {name!r}{near}; parameters of {part!r} are: {listing}"
+            )
 
 
 def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:

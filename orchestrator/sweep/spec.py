@@ -245,7 +245,7 @@ class TaskSpec(_Strict):
 
     @property
     def split_spec(self) -> SplitSpec:
-        """Return the search's split; the default validation share is the protocol's."""
+        """Return the search's split; its default validation share is the protocol's or data's."""
         fields = self.split.model_dump(exclude_none=True, exclude={"vary"})
         if self.split.validation is None:
             own = SOURCES.get(self.dataset.partition(":")[0]).validation
@@ -316,13 +316,13 @@ class SearchModel(_Strict):
             machine.
         spaces: Ranges that replace the search spaces' ranges, by part and parameter.
         fixed: Values of parameters that are not searched, by part and parameter.
-        tune: Names of searched parameters by part. If given, only these and those in ``spaces`` are
-            searched, such as the few that a paper tuned by hand.
+        tune: Names of searched parameters by part, such as the few that a paper tuned by hand. With
+            budget ``equal``, only these and those in ``spaces`` are searched.
         budget: ``equal`` runs the same number of trials for every method. ``paper`` searches the
             parameters in ``spaces``, the parameters that the method's paper tuned on this data
             (over the paper's grid if it has one), and parameters that a paper used with this data
-            and network without stating a value. All others have their published values. If
-            ``tune`` is given, only these of the parameters that papers tuned are searched.
+            and network without stating a value. All others have their published values. With
+            ``tune``, it searches only those of the paper-tuned parameters that ``tune`` names.
     """
 
     trials: Count = 20
@@ -392,7 +392,7 @@ class TrainResources(StageResources):
     def _check_processes(self) -> TrainResources:
         if self.gpu and self.processes > 1:
             raise ValueError(
-                f"processes={self.processes} is for CPUs; with GPUs there is one per GPU"
+                f"processes={self.processes} is for CPUs; with GPUs there is one process per GPU"
             )
         return self
 
@@ -448,7 +448,7 @@ class ResourcesModel(_Strict):
 
 
 class TrackingModel(_Strict):
-    """The MLflow URI of runs; null for SQLite inside the storage.
+    """The address of the tracker; null for a SQLite database inside the storage.
 
     ``model_dump`` removes logins (see ``redacted``), as its result is stored in plain files.
     """
@@ -480,7 +480,8 @@ class SweepSpec(_Strict):
         storage: Folder for artifacts, journal and the default tracking database, or its address in
             object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
-        keep: ``logits`` removes the weights of trials that a study did not choose, when it closes.
+        keep: ``logits`` removes the weights of the trials that a study did not choose, as soon as
+            the study has chosen.
     """
 
     name: Annotated[str, _checked(_check_name)]
@@ -580,7 +581,7 @@ class SweepSpec(_Strict):
 
     @property
     def tracking_uri(self) -> str:
-        """Return the MLflow URI, by default a SQLite database inside the storage."""
+        """Return the tracker's address, by default a SQLite database inside the storage."""
         return self.tracking.uri or database_uri(storage_folder(self.storage))
 
 
@@ -761,7 +762,7 @@ def _check_search(spec: SweepSpec) -> None:
 
 
 def _check_variant_is_not_searched(where: str, part: str, names: Collection[str]) -> None:
-    """Raise ``InputError`` if ``variant`` is searched although it sets defaults of others."""
+    """Raise ``InputError`` if ``variant`` is searched but sets defaults of other parameters."""
     of_variant = [name for name, p in parameters_of(part).items() if p.variants]
     if of_variant and "variant" in names:
         raise InputError(

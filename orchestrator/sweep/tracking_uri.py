@@ -42,7 +42,7 @@ class TrackerKind:
         """Return the ``Tracker`` at an address; ``create`` it if it is missing.
 
         Raises:
-            InputError: If the address cannot be used, or is empty and ``create`` is false.
+            InputError: If the address cannot be used, or has no tracker and ``create`` is false.
         """
         cls.check(uri)
         return cls(uri)  # type: ignore[call-arg]
@@ -87,7 +87,7 @@ def tracker_kind(uri: str) -> type[TrackerKind]:
     if separator and kind in TRACKERS:
         return TRACKERS[kind]
     raise InputError(
-        f"tracking uri {shown(uri)} is not supported (MLflow 3 has given up plain folders); "
+        f"tracking uri {shown(uri)} is not supported (MLflow 3 no longer supports plain folders); "
         f"allowed: {ALLOWED}"
     )
 
@@ -105,7 +105,7 @@ def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
 def elsewhere(uri: str) -> str:
     """Return the part of a message that says how to choose another tracker."""
     if uri == os.environ.get("MLFLOW_TRACKING_URI"):
-        return "(MLFLOW_TRACKING_URI names it: --storage has no effect until it is unset)"
+        return "(set by MLFLOW_TRACKING_URI; unset this variable to use --storage)"
     return ELSEWHERE
 
 

@@ -44,7 +44,7 @@ def build_table(
             raise InputError(f"rows: {name!r} is not one of {', '.join(DIMENSIONS)}")
     if "recipe" not in rows or len(set(rows)) < len(rows):
         listing = ",".join(rows) or "none"
-        raise InputError(f"rows: expected each once and recipe among them, got {listing}")
+        raise InputError(f"rows: expected different names, one of them recipe, got {listing}")
     recipes = _in_families(dict.fromkeys(recipe for recipe, _ in found))
     tasks = _task_places(found)
     suffixes = _levels(tasks, [name for name in rows if name != "recipe"])
@@ -179,9 +179,10 @@ def _task_places(results: Results) -> dict[str, dict[str, str]]:
 
 
 def _heading(tasks: Mapping[str, Mapping[str, str]], rows: Sequence[str]) -> list[str]:
-    """Return the dimensions of the column headings: not in ``rows``, needed to tell tasks apart.
+    """Return the dimensions in column headings: those not in ``rows`` that tell tasks apart.
 
-    The heading is the task's name if there is only one task or if a task has a custom name.
+    Headings show the names of tasks instead if the other dimensions do not tell all tasks apart,
+    or if rows are recipes only and there is a single task or a task with a custom name.
     """
     if "task" in rows:
         return []
@@ -235,4 +236,4 @@ def check_metrics(metrics: Sequence[str]) -> None:
         column(metric)
     if not metrics or len(set(metrics)) < len(metrics):
         listing = ", ".join(metrics) or "none"
-        raise InputError(f"metrics: expected at least one, each once, got {listing}")
+        raise InputError(f"metrics: expected one or more different metrics, got {listing}")

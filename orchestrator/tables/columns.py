@@ -13,7 +13,7 @@ from trainables.metrics import METRICS
 
 
 class Column(NamedTuple):
-    """How a metric is shown: heading, factor, decimals, and whether higher is better."""
+    """How a metric is shown: heading, factor, decimals, and whether higher or neither is better."""
 
     label: str
     factor: float
@@ -118,7 +118,7 @@ def templates(*packages: str, **options: Any) -> Environment:
 
 def fill_template(name: str, escapes: Mapping[str, str], table: Any) -> str:
     """Fill a table template; its filter ``plain`` replaces characters by ``escapes``."""
-    # Jinja's own braces are too frequent in LaTeX.
+    # Jinja's usual braces would clash with those of LaTeX.
     environment = templates(
         "orchestrator.tables",
         variable_start_string="[[",

@@ -39,7 +39,7 @@ def to_rich(table: ComparisonTable) -> RenderableType:
 
 
 class _Block:
-    """Some columns; a narrow console splits them or hides their standard deviations."""
+    """A group of columns; a narrow console splits it or hides the standard deviations."""
 
     def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
         self.table, self.spans = table, spans
@@ -198,7 +198,7 @@ def _plain(value: object) -> object:
 
 
 def _harmless(text: str) -> str:
-    # a spreadsheet would evaluate a text that begins like a formula
+    # A spreadsheet would evaluate a text that begins like a formula.
     line = one_line(text)
     return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
 

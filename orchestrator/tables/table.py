@@ -73,7 +73,7 @@ class Gain(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Letters of the recipes on one task; recipes that share one do not differ significantly."""
+    """Letters of the recipes on one task; recipes with a shared letter do not differ clearly."""
 
     letters: Mapping[str, str]
     note: str
@@ -134,7 +134,7 @@ class ComparisonTable:
         remarks: Lines below the table.
         floor: Whether each figure's noise floor is shown.
         runs: Whether the runs behind the figures are listed below the table.
-        layout: Name of its layout, or nothing.
+        layout: Name of the table's layout; empty if there is none.
         gains: Gains of the search by recipe, task and metric; None to show none.
         ties: Groups of recipes by task and metric; None to show none.
     """
@@ -245,7 +245,7 @@ class ComparisonTable:
         return levels
 
     def messages(self) -> list[str]:
-        """Return the full texts of notices whose short form is in the cells of a terminal."""
+        """Return the full texts of notices of which the cells in a terminal show a short form."""
         found = []
         for row in self.rows:
             start = 0
@@ -290,19 +290,19 @@ class ComparisonTable:
         return Notice(whole, "; ".join([whole, *details]))
 
     def run_ids(self, row: Row, entry: TableColumn) -> list[str]:
-        """Return the MLflow runs behind a cell's figure."""
+        """Return the ids of the tracked runs behind a cell's figure."""
         found = (self.results.get(source) for source in self.sources(row, entry.tasks))
         return [run for result in found if result for run in result.run_ids]
 
     @property
     def calibrates(self) -> bool:
-        """Whether a recipe ends in a calibrator."""
+        """Whether any recipe ends in a calibrator."""
         parts = (recipe.rpartition("+") for recipe in self.recipes)
         spaces = (space for method, _, last in parts if method for space in known_spaces(last))
         return any(space.kind == "calibrators" for space in spaces)
 
     def notes(self) -> list[str]:
-        """Return the lines below a table: signs, lost accuracy, failed trials, runs."""
+        """Return the lines below the table, such as the meaning of signs, and failed trials."""
         parts = (
             self._signs(),
             self.remarks,
@@ -516,9 +516,11 @@ class ComparisonTable:
         }
         if ours:
             yield f"not from a paper (our defaults): {', '.join(sorted(ours))}"
-        baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
+        baselines = {row.baseline: row.label for row in self.rows if row.baseline}
         if baselines:
-            other = f"row {next(iter(baselines))}" if len(baselines) == 1 else "the varied row"
+            base, label = next(iter(baselines.items()))
+            several = f"each row's baseline, such as {base} for {label}"
+            other = f"row {base}" if len(baselines) == 1 else several
             yield f"in parentheses: the difference from {other}"
         if self.gains is not None:
             yield from self._of_gains()
@@ -559,7 +561,7 @@ class ComparisonTable:
                 yield f"{column(metric).label} on {task}: {found.note}"
 
     def _of_gains(self) -> Iterator[str]:
-        """Yield notes on the gains of the search, and on rows without one."""
+        """Yield notes on the gains of the search, and on rows without a known gain."""
         yield (
             "in parentheses: how far the search of the recipe's last stage changed the figure of "
             "the published default, on the seed used for the search, with the 95 % interval over "
@@ -602,7 +604,7 @@ class ComparisonTable:
                 yield f"the code of plugin {name} differs: {listing}"
 
     def _codes(self) -> Iterator[str]:
-        """Yield which code computed which figures, unless all used the same code."""
+        """Yield which code computed which rows, unless the same code computed all."""
         rows: dict[str, dict[str, None]] = {}
         for result in self._used:
             for code in result.computed_by:

@@ -57,7 +57,8 @@ def _judged(nightly: Nightly, nights: CommitNights, base: str) -> tuple[list[Nig
         tonight = run(None, "change")
         verdict = judge(before, tonight, limits)
     known = {(f.cell, f.reason) for f in hard_findings(before[:1], limits, {})}
-    bases = {record.night for record in before[:2]}  # The change causes no findings since these.
+    # Findings that began on these nights were not caused by the change.
+    bases = {record.night for record in before[:2]}
     alarms = tuple(
         found
         for found in verdict.alarms

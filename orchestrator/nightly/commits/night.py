@@ -27,7 +27,7 @@ GRACE_SECONDS = 10.0  # Time that a night has to end after SIGTERM.
 
 
 class CommitNights(AbstractContextManager["CommitNights"]):
-    """Runs a benchmark at commits, with ``python -m calsweep`` of their own code.
+    """Runs a benchmark at several commits, each with its own code (``python -m calsweep``).
 
     Args:
         nightly: The benchmark; all commits use its current file.
@@ -44,7 +44,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         self._count = 0
 
     def run(self, commit: str | None) -> NightRecord:
-        """Return the record of a commit, or of the working tree if ``commit`` is None."""
+        """Run a night of a commit, or of the working tree if ``commit`` is None."""
         self._count += 1
         place = self._folder / f"{self._count}-{commit[:10] if commit else 'here'}"
         shutil.rmtree(place, ignore_errors=True)
@@ -59,7 +59,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             self._execute(code, path)
         record = Book(Storage(place / "storage").nightly(self._nightly.name)).night(NIGHT).record
         if record is None:
-            raise InputError(f"{named}: its night wrote no record")
+            raise InputError(f"{named}: the benchmark ended without a record")
         return record
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +73,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             own = code / ".venv/bin/python"
             python = str(own) if own.exists() else python
         night = ("nightly", "run", str(path), "--night", NIGHT, "--quiet")
-        # Run in the current folder, where relative data paths start; -P keeps it off sys.path.
+        # Run in the current folder, because data paths may be relative; -P keeps it off sys.path.
         _call((python, "-P", "-m", "calsweep", *night), Path.cwd(), environment, (FINE, ALARM))
 
     def _document(self, place: Path, code: Path) -> dict[str, Any]:

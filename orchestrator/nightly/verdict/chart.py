@@ -18,7 +18,7 @@ CUT_ERRORS = 4.0  # A single night that was out is clipped at this many standard
 POWER_ERRORS = 1.8  # A change this many deviations above the limit usually exceeds it twice.
 MOST_CHANCE = 0.05  # Highest error level of one cell on one night.
 NIGHTS_A_MONTH = 30
-_TINY = 1e-9  # Gives figures that are usually 0 a threshold as well.
+_TINY = 1e-9  # Smallest threshold: a relative one is 0 for figures that are usually 0.
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -50,7 +50,10 @@ class Scales:
         return np.where(self.ratio, np.exp(np.where(self.ratio, plain, 0.0)), plain)
 
     def thresholds(self, expected: Floats) -> Floats:
-        """Return the smallest difference that matters, on the scale of ``worse``."""
+        """Return the smallest difference from each expected figure that matters.
+
+        Differences are on the scale of ``worse``.
+        """
         share = np.maximum(self._relative * np.abs(expected), np.maximum(self._absolute, _TINY))
         return np.where(self.ratio, np.abs(np.log1p(self.sign * self._relative)), share)
 
@@ -60,11 +63,12 @@ class Judged:
     """The chart's judgement of one night: arrays (..., C) for C cells, as in ``Scales.worse``.
 
     Attributes:
-        expected: Mean of the good nights before.
+        expected: Mean of the earlier good nights.
         spread, freedom: Standard error of the difference between tonight and ``expected``, and its
             degrees of freedom.
         level: One-sided error level of each cell after Holm's correction.
         threshold: Smallest difference that matters.
+        nights: Number of earlier good nights.
         worse, better: Whether the night is beyond both control limit and threshold.
     """
 
@@ -159,8 +163,8 @@ class Chart:
     def detectable(self, judged: Judged) -> Floats:
         """Return the change, on the scale of ``worse``, that is detected nine times in ten.
 
-        It is the larger of control limit and threshold, which both nights must exceed, plus
-        ``POWER_ERRORS`` times the measured (not the assumed) noise.
+        It is the larger of control limit and threshold, which two nights in a row must exceed,
+        plus ``POWER_ERRORS`` times the measured (not the assumed) noise.
         """
         level = np.full(judged.expected.shape, np.nan)
         for family, at in self._families.items():

@@ -13,8 +13,9 @@ def grouped(findings: Sequence[Finding]) -> list[Group]:
     """Return findings in groups, worst group first, and worst finding first in each group.
 
     One bug usually makes several metrics and recipes worse. So missing results, quality figures and
-    costs that went wrong on the same night form one group each. Hard findings are worst, then
-    findings with the largest difference in multiples of the practical threshold.
+    costs that went wrong on the same night form one group each. Hard findings are worst (missing
+    results last among them). Soft findings are ordered by their difference in multiples of the
+    practical threshold.
     """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for found in findings:
@@ -35,7 +36,7 @@ def _rank(found: Finding) -> tuple[bool, bool, float]:
 
 
 def _size(found: Finding) -> float:
-    """Return the difference (of logarithms for ratios) in multiples of the threshold."""
+    """Return the difference (of logarithms for ratios) over the threshold; infinite if unknown."""
     if found.value is None or found.expected is None or not found.threshold:
         return math.inf
     difference = found.value - found.expected

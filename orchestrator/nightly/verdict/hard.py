@@ -22,8 +22,9 @@ def hard_findings(
 
     Found are failed recipes, missing and unexpected results, impossible values, violated bounds,
     and twins: recipes whose figures have become equal to those of another recipe on the same task.
-    A loss, a mask or a calibrator that is switched off by mistake causes exactly that; it may look
-    like an improvement, so control limits cannot find it. Recipes that were always equal are fine.
+    A loss, a mask or a calibrator that is switched off by mistake makes its recipe a twin. That may
+    look like an improvement, so control limits cannot find it. Recipes that were always equal are
+    fine.
     """
     tonight = records[-1]
     single = (*_failures(tonight), *_missing(tonight), *_surplus(tonight))
@@ -125,7 +126,7 @@ def _quality(record: NightRecord) -> dict[Pair, Figures]:
 
 
 def _equal(one: Figures, other: Figures) -> bool:
-    """Return True if all figures are equal; accuracy alone does not count (chance)."""
+    """Return True if all figures are equal; accuracies alone may be equal by chance (False)."""
     if one.keys() != other.keys() or all(m.rsplit("/", 1)[-1] == "acc" for m, _ in one):
         return False
     return all(math.isclose(one[key], other[key], rel_tol=ROUNDING) for key in one)

@@ -41,7 +41,7 @@ def judge(
     that is not finite, a bound of ``limits.hard``, and a recipe that has become equal to another
     one. All other alarms need a difference outside the control limits and above the practical
     threshold on two nights in a row, a step or drift of that size in the series, or a stage that
-    became slower than the others. Improvements are reported but raise no alarm.
+    became slower relative to the others. Improvements are reported but raise no alarm.
 
     Only figures with tonight's definition of a recipe and task are compared. The verdict depends
     only on the records: earlier nights are judged again, so that bad ones never become the usual
@@ -84,10 +84,10 @@ def detectable(
     limits: Limits | None = None,
     accepted: Mapping[CellKey, str] | None = None,
 ) -> dict[CellKey, tuple[float, float]]:
-    """Return the expected figure of each cell, and the figure from which on changes are detected.
+    """Return for each cell the expected figure, and the nearest worse figure that is detected.
 
-    Nine in ten changes of that size raise an alarm on their second night. Only cells of the last
-    record (oldest first) with at least ``FEW_NIGHTS`` earlier nights are included.
+    Nine in ten changes to that figure raise an alarm on their second night. ``records`` are oldest
+    first. Cells are those of the last record that have ``FEW_NIGHTS`` good nights before.
     """
     return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 
@@ -99,7 +99,10 @@ def levels(
     accepted: Mapping[CellKey, str],
     since: str,
 ) -> tuple[float, float, float]:
-    """Return means before and since a night, and the noise of a night, on ``Scales.worse``."""
+    """Return a cell's means before and since a night, and the standard deviation of one night.
+
+    They are on the scale of ``Scales.worse``.
+    """
     return _Comparison(comparable(records), limits, accepted, (cell,)).levels(since)
 
 
@@ -174,7 +177,7 @@ class _Comparison:
         self._judged: Judged = [self._chart.advance(night) for night in self._worse][-1]
 
     def alarms(self) -> tuple[Finding, ...]:
-        """Return findings on cells that were worse on two nights, or have a step or a drift."""
+        """Return findings on cells that were worse two nights in a row, or have a step or drift."""
         twice = [self._alarm(column) for column in np.flatnonzero(self._chart.alarmed).tolist()]
         rest = np.flatnonzero(~self._chart.alarmed & np.isfinite(self._worse[-1])).tolist()
         return (*twice, *filter(None, map(self._step, rest)))
@@ -190,7 +193,7 @@ class _Comparison:
         return tuple(self._finding(column, "is better") for column in columns)
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on series that have few earlier nights."""
+        """Return notes that count the series with no or few earlier nights."""
         nights = self._judged.nights
         new, young = int((nights == 0).sum()), int(((nights > 0) & (nights < FEW_NIGHTS)).sum())
         notes = {
@@ -211,7 +214,7 @@ class _Comparison:
         }
 
     def levels(self, since: str) -> tuple[float, float, float]:
-        """Return the first cell's means before and since a night, and the noise of a night."""
+        """Return the figures of the first cell; see the function ``levels``."""
         start, series = self._names.index(since), self._worse[:, 0]
         before, after = series[:start], series[start:]
         usual = before[np.isfinite(before)][-self._window :]
@@ -260,7 +263,7 @@ class _Comparison:
             self._cells[column],
             "soft",
             "step",
-            "has become worse in its series",
+            "has become worse by a step or drift",
             nights=step.index,
             since=self._records[int(nights[step.index])].night,
             causes=changes([self._records[night] for night in near]),

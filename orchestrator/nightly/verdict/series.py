@@ -33,8 +33,8 @@ def night_series(
     """Return figures (T, C) of T nights (oldest first) and C cells, NaN if missing.
 
     All nights of a cell use the same seeds: the seeds that the last night shares with the most
-    recent night that has any of them. Nights without all of these seeds are left out, and so are
-    nights before an accepted change of the cell, or of its recipe and task.
+    recent earlier night that has any of them. Nights without all of these seeds are left out, and
+    so are nights before an accepted change of the cell, or of its recipe and task.
     """
     table = np.full((len(records), len(cells)), np.nan)
     names = [record.night for record in records]

@@ -13,8 +13,8 @@ from orchestrator.nightly.verdict.limits import STAGES, Limits
 from orchestrator.nightly.verdict.series import first_place
 
 SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with the nights before.
-FEWEST = 10  # Minimum number of nights before them.
-MOST = 60  # Maximum number of nights before them that are used.
+FEWEST = 10  # Minimum number of nights before such a span.
+MOST = 60  # Maximum number of nights before such a span that are used.
 CHANCE = 2e-4  # Error level of one stage on one span of nights.
 SPEED = "images_per_second"
 TIME = "_time"  # Suffix of the metric of a stage's time.
@@ -36,7 +36,7 @@ def stage_findings(
     """Judge the last record (oldest first): yield an alarm for each stage that became slower.
 
     Other load on a machine slows all stages of a night alike, so times relative to the other stages
-    vary several times less than absolute times. The record's ``rows`` have the stages of recipes.
+    vary several times less than absolute times.
     """
     names = [record.night for record in records]
     for stage, series in contrasts(stage_times(records)).items():
@@ -65,7 +65,7 @@ def stage_findings(
 
 
 def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
-    """Return a stage's relative times (T,), NaN if missing; see ``contrasts``."""
+    """Return a stage's relative times (T,) of T nights, NaN if missing; see ``contrasts``."""
     stage = cell.metric.removesuffix(TIME)
     return contrasts(stage_times(records)).get(stage, np.full(len(records), np.nan))
 

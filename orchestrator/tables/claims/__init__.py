@@ -46,7 +46,10 @@ class Claim(BaseModel):
         return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
 
     def accuracy(self, dataset: str) -> float | None:
-        """Return the accuracy of the paper's worst cross-entropy network, or None."""
+        """Return the accuracy of the paper's worst cross-entropy network on a data set.
+
+        It is a fraction; None if the paper has none.
+        """
         from orchestrator.tables.published import load_published  # pandas is needed here only
 
         table = load_published("results")

@@ -91,8 +91,8 @@ class Layout(_Strict):
             of models. Several of our models are shown as their mean; ``logits:NAME`` is a file of
             logits. By default, columns are the tasks of the sweep.
         datasets: Maps published names of data sets to ours, where they differ.
-        suites: Maps a data set to the suites whose mean is shown for each metric; by default all
-            suites that have the metric.
+        suite_metrics: Whether the table shows each metric's mean over suites.
+        suites: Maps a published data set to these suites; by default all ``ood-NAME``.
         incomparable: Maps a published data set or model (or ``all``) to the reason why its figures
             are never shown next to ours.
         not_offered: Parts of the published table that this package lacks.

@@ -172,7 +172,7 @@ def test_the_table_has_every_recipe(ask):
     ("arguments", "expected"),
     [
         (["--metrics", "foo"], UNKNOWN),
-        (["--metrics", ""], "metrics: expected at least one, each once, got none"),
+        (["--metrics", ""], "metrics: expected one or more different metrics, got none"),
     ],
 )
 def test_the_table_refuses_unknown_arguments(ask, arguments, expected):

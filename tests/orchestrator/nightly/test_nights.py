@@ -113,8 +113,8 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchm
     with pytest.raises(AssertionError, match="the second breaks off"):
         run_night(benchmark, SECOND, console=Console(file=said, width=200))
     assert said.getvalue().splitlines() == [
-        "taken over from process 7 on a-machine, which has ended without releasing it",
-        f"night {FIRST} was interrupted: it is finished first",
+        "took over the lock of process 7 on a-machine, which ended without releasing it",
+        f"night {FIRST} was interrupted and is finished first",
     ]
     # People wait for the first one's verdict, whatever becomes of the second.
     assert Book(benchmark.folder).night(FIRST).delivered
@@ -190,8 +190,8 @@ def test_a_half_night_of_other_code_starts_over(make_benchmark, told_sweep, monk
     monkeypatch.setattr("orchestrator.nightly.run.sync", away)
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", Mock(side_effect=PermissionError))
-        why = "because code, libraries, hardware or data have changed"
-        left = f"{folder.parent} cannot be removed; remove it, {why}"
+        why = "(code, libraries, hardware or data have changed)"
+        left = f"{folder.parent} cannot be removed; delete it, so that the night can restart {why}"
         with pytest.raises(StorageError, match=f"^{re.escape(left)}$"):
             run_night(benchmark, FIRST)
     assert len(told_sweep.runs) == 1

@@ -359,7 +359,8 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
         ("", "the document is empty; a replay needs strategies$"),
         (
             "test: false",
-            "test: false needs `validation`, a number of rows: the other rows score choices$",
+            "`test: false` needs `validation`, the number of rows for the search; the other "
+            "validation rows score its choices$",
         ),
         ("validation: 0", "validation: .* greater than or equal to 1, got 0"),
         ("searches: 0", "searches: .* greater than or equal to 1, got 0"),

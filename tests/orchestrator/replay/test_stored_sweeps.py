@@ -372,7 +372,7 @@ def test_pixels_are_not_replayed(storage: Storage, monkeypatch: pytest.MonkeyPat
 
 def test_a_storage_without_a_sweep_says_so(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
-    with pytest.raises(InputError, match=r"can be replayed: no sweep is there$"):
+    with pytest.raises(InputError, match=r"can be replayed: there is no ended sweep$"):
         read_sweeps(Storage(tmp_path))
     with pytest.raises(InputError, match=rf"^no sweep 'one' in {tmp_path}; there are: none$"):
         read_sweeps(Storage(tmp_path), ["one"])
@@ -571,13 +571,13 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         f"sweep {name}: with its own settings, the replay repeats 2 of 2 choices" for name in TRIALS
     ]
     assert lines[2] == (
-        "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
-        f"default has a test NLL of {first.default:.4f}"
+        "2 studies, 2 searches per study and strategy; validation rows: the same for all searches; "
+        f"the published default has a test NLL of {first.default:.4f}"
     )
     assert lines[3:] == [
-        "regret: difference from the recorded trial with the best test metric; distance: between "
-        "a configuration and the recorded one whose results it got, the largest over its "
-        "parameters, in % of the range",
+        "regret: test metric of the choice minus that of the best recorded trial; distance: "
+        "difference between a suggested configuration and the recorded one whose results it got, "
+        "in % of the range of the parameter that differs most",
         "rows|given: not replayed: nothing to search",
     ]
     more_studies = [*outcome.judged, replace(outcome.judged[0], study="rows|ts")]
@@ -596,10 +596,10 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     more = replace(outcome, sweeps=(*outcome.sweeps, outcome.sweeps[0]), skipped=skipped)
     assert notes(more)[4] == f"{STUDY}: not replayed: gone (sweep one, two)"
     for change, words in (
-        ({"resample": True}, "validation rows resampled;"),
+        ({"resample": True}, "validation rows: resampled for each search;"),
         (
             {"resample": True, "validation": 9},
-            "validation rows 9 drawn for each search, the others score its choice;",
+            "validation rows: 9 drawn for each search (the others score its choice);",
         ),
     ):
         settings = outcome.settings.model_copy(update=change)

@@ -67,8 +67,8 @@ def test_sync_sets_a_damaged_database_aside_and_delivers_everything_again(
     for command in (["table", "other"], ["best", "lost"]):
         assert main([*command, "--storage", "moved"]) == 2
         assert (
-            f"no tracking database at {tmp_path}/elsewhere.db (MLFLOW_TRACKING_URI names it: "
-            "--storage has no effect until it is unset)" in capsys.readouterr().err
+            f"no tracking database at {tmp_path}/elsewhere.db (set by MLFLOW_TRACKING_URI; "
+            "unset this variable to use --storage)" in capsys.readouterr().err
         )
 
 

@@ -127,7 +127,7 @@ def test_a_gpu_training_is_reproduced_in_its_precision(tmp_path, monkeypatch):
 
 CPU = {"device": "cpu", "precision": "float32", "deterministic": True}
 LOOSE = {**CPU, "device": "A GPU", "deterministic": False}
-NOW_LOOSE = "computed now on A GPU in float32, sums in any order"
+NOW_LOOSE = "computed now on A GPU in float32 (not deterministic)"
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ NOW_LOOSE = "computed now on A GPU in float32, sums in any order"
         (0, None, CPU, ""),
         (1, None, {**LOOSE, "deterministic": True}, ""),
         (1, None, CPU, "train: recorded on a GPU, computed now on cpu in float32"),
-        (1, LOOSE, LOOSE, f"train: recorded on A GPU in float32, sums in any order, {NOW_LOOSE}"),
-        (1, None, LOOSE, f"train: recorded on A GPU in float32, sums in any order, {NOW_LOOSE}"),
+        (1, LOOSE, LOOSE, f"train: recorded on A GPU in float32 (not deterministic), {NOW_LOOSE}"),
+        (1, None, LOOSE, f"train: recorded on A GPU in float32 (not deterministic), {NOW_LOOSE}"),
         (0, CPU, LOOSE, f"train: recorded on cpu in float32, {NOW_LOOSE}"),
         (
             0,
@@ -250,11 +250,11 @@ def test_reproduce_refuses_other_data_and_a_used_folder(spec, results, tmp_path)
     other = changed(spec, tmp_path, "UPDATE tags SET value = 'f00' WHERE key LIKE '%.fingerprint'")
     (tmp_path / "early").mkdir()
     early = changed(spec, tmp_path / "early", "DELETE FROM tags WHERE key = 'calsweep.origin'")
-    now = f"'digits' is now {results['ce'].fingerprint[:12]}; only the same data can reproduce it"
+    now = f"'digits' now has hash {results['ce'].fingerprint[:12]}; only the same data can "
     for run, address, told in (
         (run_id, uri, f"{used} already has artifacts; use a fresh folder"),
-        (run_id, other, f"run {run_id}: it was computed on data f00, but {now}"),
-        (run_id, early, f"run {run_id}: it was tracked without the data to recompute it"),
+        (run_id, other, f"run {run_id} was computed on data with hash f00, but {now}"),
+        (run_id, early, f"run {run_id} was tracked without the settings to compute it again"),
         ("nope", uri, "no run 'nope' on"),
     ):
         folder = used if (run, address) == (run_id, uri) else tmp_path / "fresh"

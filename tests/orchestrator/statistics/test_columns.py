@@ -67,7 +67,8 @@ def test_a_message_names_metrics_that_cannot_be_computed(results, artifacts, eva
     )
     assert said[1:] == [
         "ls on digits/convnet/digits has no augrc: no predictions on record",
-        "au on digits/convnet/digits: augrc of the stored sample of pixels, not of all",
+        "au on digits/convnet/digits: augrc computed from the stored sample of pixels, not from "
+        "all pixels",
     ]
     with_columns([bare], ["aps_90_size"], artifacts, said.append)
     assert said[-1] == (
@@ -135,9 +136,10 @@ def test_reversals_are_pairs_that_both_metrics_tell_apart(monkeypatch, results, 
     lines = deployment(results, artifacts, draws=2)
     assert [f"{line.topic}: {line.text}" for line in lines] == [
         "best by NLL: a (0.1000), tied with b",
-        "ECE against AUGRC: 2 of 3 pairs reverse, by ECE a > b, a > c; 2 differ by both metrics",
+        "ECE against AUGRC: 2 of 3 pairs reverse (better by ECE: a than b, a than c); "
+        "2 differ by both metrics",
         "ECE against APS 90 size: 0 of 3 pairs reverse; 3 differ by both metrics",
-        "AUGRC against APS 90 size: 2 of 3 pairs reverse, by AUGRC b > a, c > a; "
+        "AUGRC against APS 90 size: 2 of 3 pairs reverse (better by AUGRC: b than a, c than a); "
         "2 differ by both metrics",
         "best by others: ECE: a (10.00), tied with none; AUGRC: b (20.000), tied with c; "
         "APS 90 size: a (1.00), tied with none",

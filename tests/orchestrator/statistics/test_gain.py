@@ -99,9 +99,9 @@ def test_a_table_of_gains_gives_the_reason_for_an_unknown_gain(searched, made_up
     ]
     assert search_gains(results, artifacts).absent == {
         "ce": "nothing was searched",
-        "mbls": "its published default failed, or was not measured",
+        "mbls": "the published default failed or was not measured",
         "ls": "failed",
-        "fl": "its published default failed, or was not measured",
+        "fl": "the published default failed or was not measured",
         "acls": "running",
         "au": "failed",
     }

@@ -80,7 +80,7 @@ def test_an_unknown_name_is_refused_with_near_names_and_all_names():
 METHODS = ", ".join(method_names())
 LISTING = f"methods: {METHODS}; refinements: {', '.join(REFINEMENTS.names())}; calibrators: "
 LISTING += f"{', '.join(CALIBRATORS.names())}; variants: macal-static, mbls-wide, ts-fit"
-ALL = "; `calsweep list methods` shows all, likewise refinements and calibrators"
+ALL = "; `calsweep list methods`, `... refinements` and `... calibrators` show all"
 ORDER = "write method[+refinement][+calibrator]"
 
 

@@ -478,7 +478,7 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
     assert make_table([study("ce", figures())]).notes() == []
     rows = (Row("a", ("ce",), None, "b"), Row("b", ("ls",), None, "a"))
     varied = dataclasses.replace(table, rows=rows, runs=False, floor=False).notes()
-    assert varied[1] == "in parentheses: the difference from the varied row"
+    assert varied[1] == "in parentheses: the difference from each row's baseline, such as b for a"
 
 
 @pytest.mark.parametrize(
@@ -799,7 +799,7 @@ def test_wrong_requests_are_refused():
     assert refusal(table_of(ours).sorted_by, "auc").startswith(unknown)
     assert refusal(table_of, ours, metrics=("auc",)).startswith(unknown)
     for metrics, named in ((("ece", "acc", "ece"), "ece, acc, ece"), ((), "none")):
-        told = f"metrics: expected at least one, each once, got {named}"
+        told = f"metrics: expected one or more different metrics, got {named}"
         assert refusal(table_of, ours, metrics=metrics) == told
     assert refusal(build_table, []) == "there are no results to make a table of"
 
@@ -963,7 +963,7 @@ def test_rows_may_be_more_than_recipes():
     assert [row.baseline for row in compared.rows] == ["", "", "ce · x", "ce · y"]
     alone = build_table([*results, placed("ls", "a", "z")], ("ece",), rows=("recipe", "model"))
     assert alone.compared_with("ce").rows[-1].baseline == "ce · x"
-    once = "rows: expected each once and recipe among them, got"
+    once = "rows: expected different names, one of them recipe, got"
     for rows, message in (
         (("model",), f"{once} model"),
         ((), f"{once} none"),
@@ -1006,7 +1006,7 @@ def test_options_that_exclude_each_other_are_refused():
     options = TableOptions(rows=("recipe", "model"), layout="macal/table1")
     told = "--rows and --layout exclude each other: a layout has its own rows"
     assert refusal(make_table, results, options) == told
-    assert "each once" in refusal(make_table, results, TableOptions(metrics=()))
+    assert "one or more" in refusal(make_table, results, TableOptions(metrics=()))
 
 
 def test_the_cost_of_the_chosen_configurations_is_a_column():

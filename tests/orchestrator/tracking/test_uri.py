@@ -45,7 +45,8 @@ def test_valid_addresses_are_accepted(tmp_path, monkeypatch):
 )
 def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
     assert refusal(uri) == (
-        f"tracking uri {uri!r} is not supported (MLflow 3 has given up plain folders); {ALLOWED}"
+        f"tracking uri {uri!r} is not supported (MLflow 3 no longer supports plain folders); "
+        f"{ALLOWED}"
     )
 
 

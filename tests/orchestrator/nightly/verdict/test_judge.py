@@ -515,7 +515,7 @@ def test_a_drift_too_slow_for_two_nights_is_found_with_its_beginning():
     assert {verdict.status for verdict in verdicts[:5]} == {"ok"}
     raised = next(verdict for verdict in verdicts if verdict.raised)
     assert told(raised) == [(ECE, "soft", "step")]
-    assert raised.alarms[0].text.startswith(f"{ECE} has become worse in its series: 0.0")
+    assert raised.alarms[0].text.startswith(f"{ECE} has become worse by a step or drift: 0.0")
     assert name(20) < raised.alarms[0].since <= raised.night < name(60)
     growth = raised.alarms[0].value / raised.alarms[0].expected - 1
     assert 0.1 < growth < 0.35
@@ -550,7 +550,7 @@ def test_a_step_before_two_worse_nights_is_dated_with_any_name_of_a_night(began)
     (alarm,) = judge(nights[:-1], nights[-1]).alarms
     gap = f"0.02639 instead of 0.0203, since {began}"
     assert (alarm.reason, alarm.since, alarm.nights) == ("step", began, 20)
-    assert alarm.text == f"{ECE} has become worse in its series: {gap}"
+    assert alarm.text == f"{ECE} has become worse by a step or drift: {gap}"
 
 
 def test_a_verdict_survives_json():

@@ -393,8 +393,11 @@ def test_a_layout_file_of_a_user_is_found_by_its_path(tmp_path):
     for options, message in (
         ({"published": True}, f"layout {path} names no paper, so nothing published can be shown"),
         ({"columns": "paper"}, f"layout {path} names no columns; use columns='sweep'"),
-        ({"metrics": ("ece", "ece")}, "metrics: expected at least one, each once, got ece, ece"),
-        ({"metrics": ()}, "metrics: expected at least one, each once, got none"),
+        (
+            {"metrics": ("ece", "ece")},
+            "metrics: expected one or more different metrics, got ece, ece",
+        ),
+        ({"metrics": ()}, "metrics: expected one or more different metrics, got none"),
         ({"columns": "papers"}, "columns 'papers' is not one of auto, paper, sweep"),
     ):
         assert refusal(fill, str(path), study("ce"), **options) == message

@@ -309,7 +309,7 @@ def test_a_table_shows_the_columns_of_the_address(client, kept) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "text"), [("acc,nope", "unknown metric 'nope'"), ("ece,ece", "each once")]
+    ("metrics", "text"), [("acc,nope", "unknown metric 'nope'"), ("ece,ece", "different metrics")]
 )
 def test_unknown_columns_are_named(client, metrics: str, text: str) -> None:
     answer = client.get(f"/sweeps/s?metrics={metrics}")
