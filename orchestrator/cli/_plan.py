@@ -31,7 +31,7 @@ def plan(
         int | None, typer.Option(min=1, help="With --nodes: CPUs per node; default: no limit.")
     ] = None,
 ) -> None:
-    """Show the trials of a sweep file, and which results are stored already."""
+    """Show the trials of a sweep file, and how many of the results are stored already."""
     from orchestrator.cluster.size import PLENTY, ClusterSize
     from orchestrator.sweep.plan import make_plan
     from orchestrator.sweep.spec import load_sweep
@@ -140,5 +140,5 @@ def _print_work(stages: Sequence[StagePreview]) -> None:
         if stage.dropped:
             output().print(
                 f"{stage.task}: at least {many(stage.dropped, f'{stage.stage} outcome')} must be "
-                "computed again, because their weights were dropped (keep: logits)"
+                "computed again, because `keep: logits` removed their weights"
             )

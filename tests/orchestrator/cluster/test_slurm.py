@@ -269,7 +269,7 @@ def test_waiting_job_is_found_and_cancelled(daemons, tmp_path, capsys):
     assert re.search(r"^far: queued( \(\w+\))?, trials 0/", told, re.MULTILINE)
     assert f"SLURM job {job}" in told
     assert main(["cancel", "far", "--storage", storage]) == 0
-    assert capsys.readouterr().out.startswith("far is out of SLURM's queue; ")
+    assert capsys.readouterr().out.startswith("far left SLURM's queue; ")
     wait_until(lambda: not queued_job(far), far.path)
     assert main(["status", "far", "--storage", storage]) == 0
     assert "far: CANCELLED, trials 0/" in capsys.readouterr().out
