@@ -40,7 +40,11 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
 
 def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
-    """Return the id of a sweep's experiment, or the ids of all sweeps' experiments."""
+    """Return the ids of the experiments of one sweep, or of all sweeps if ``sweep`` is None.
+
+    Raises:
+        InputError: If the tracker has no such sweep.
+    """
     known = tracker.sweeps()
     if sweep is None:
         return list(known.values())
@@ -64,7 +68,10 @@ def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: 
 
 
 def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
-    """Return the median seconds of a stage's last computed trials on a task, over all sweeps."""
+    """Return the median seconds of a stage's last computed trials on a task, over all sweeps.
+
+    None if there is no such trial, or the tracker does not answer.
+    """
     # This is only an estimate: an absent server must not delay a plan.
     if not ping(uri)[0]:
         return None
