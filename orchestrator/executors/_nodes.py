@@ -20,7 +20,10 @@ INSPECT_SECONDS = 180.0  # A first start from a slow disk may take minutes.
 
 
 class Nodes:
-    """Inspects every node that joins; trials start only on nodes that passed."""
+    """Inspects every node that joins: its code, its versions, its storage and its GPUs.
+
+    Trials start only on nodes that passed the inspection.
+    """
 
     def __init__(self, storage: Path, nonce: str, loop: Loop, passed: set[str]) -> None:
         self._sizes, self._refused, self._say = loop.source.sizes, loop.machines.refused, loop.say
@@ -65,7 +68,7 @@ class Nodes:
         self._say(f"{host} is excluded from this run: {fault}")
 
     def await_first(self) -> None:
-        """Wait until the inspection of all present nodes has ended."""
+        """Wait for the inspection of all present nodes; ``InputError`` if no trial can start."""
         while self.waiting():
             time.sleep(0.2)
         if self._refused:

@@ -35,7 +35,7 @@ class Silence(Generic[T]):
 
     @property
     def limit(self) -> float:
-        """The seconds of silence after which a worker hangs."""
+        """The seconds of silence after which a worker counts as hung."""
         if self._given is None:
             return max(LEAST_SECONDS, FACTOR * self._longest)
         return self._given or math.inf

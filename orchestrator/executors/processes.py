@@ -119,7 +119,10 @@ class _Process:
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return the next report: None for a sign of progress, a lost job for a dead process."""
+        """Return the next report; None for a sign of progress.
+
+        If the process has died, the report says that its job was lost.
+        """
         try:
             report: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):
