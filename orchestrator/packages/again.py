@@ -1,4 +1,4 @@
-"""Repeats the searches of a package; outcomes of trials are read from the package."""
+"""Repeats the searches of a package, using the outcomes of trials that the package contains."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

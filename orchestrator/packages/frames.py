@@ -69,7 +69,7 @@ def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
 
 
 def _results(package: Package) -> Iterator[Mapping[str, Any]]:
-    """Yield a line for each cell, and for each study without one."""
+    """Yield a line for each cell, and for each study of the table that has no cell."""
     for ledger in package.ledgers:
         cells = cells_of(ledger)
         for study in ledger.studies.values():
@@ -105,7 +105,7 @@ def _parts(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 
 def prediction_rows(found: RowPredictions) -> pa.Table:
-    """Return one row per test row of a cell: label, prediction and confidences."""
+    """Return the table ``ROW`` of a cell, with one row per test row."""
     scored = predicted_rows(found.logits.numpy(), found.labels.numpy(), BINS)
     count = len(found.labels)
     kinds = zip((found.task, found.recipe, found.seed), CELL, strict=True)

@@ -49,7 +49,7 @@ def cleaned(event: Event) -> Event | None:
 
 
 def _within_package(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's plugins with their paths in a package."""
+    """Return the entry ``plugins`` of a record, with the paths in a package, if it has one."""
     named = record.get("plugins")
     if not named:
         return {}

@@ -55,7 +55,11 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the trials with test results, filtered by task, recipe and seed."""
+        """Return the trials with test results, filtered by task, recipe and seed.
+
+        Raises:
+            InputError: If no trial passes the filters.
+        """
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),
@@ -65,7 +69,7 @@ class StoredSweep:
             if wanted is not None and wanted not in known:
                 listing = ", ".join(dict.fromkeys(map(str, known))) or "none"
                 raise InputError(
-                    f"--{option} {wanted!r} has no cell measured; there are: {listing}"
+                    f"no cell with --{option} {wanted!r} has been measured; there are: {listing}"
                 )
         chosen = [
             (study, trial)

@@ -272,7 +272,7 @@ def test_a_forged_plugin_or_figure_of_one_is_refused(plugged, tmp_path, kind, to
 
 def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["package", "verify", str(package), "--retrain", "0", "--revision", "abc"]) == 3
-    assert "computed by revision c0ffee, verified by abc" in capsys.readouterr().out
+    assert "expected code of revision abc, got c0ffee" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
