@@ -26,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 HEIGHT = 240
-NAMED, LINE = 8, 9  # Recipes with a colour, and the height of each in a legend of two columns.
+NAMED, LINE = 8, 9  # Recipes with a colour; pixels for each in a legend of two columns.
 WHOLE = {"tickMinStep": 1, "format": "d"}
 
 
@@ -100,7 +100,7 @@ def _point(trial: Trial, objective: float | None, shown: Column) -> Spec:
 
 
 def _bests(recipe: str, trials: Sequence[Trial], shown: Column) -> Iterable[Spec]:
-    """Yield the trials that were the best so far, and the last one."""
+    """Yield a point for each trial that was the best so far, and for the last trial."""
     best = math.inf
     for trial in trials:
         objective = trial.objective or 0.0

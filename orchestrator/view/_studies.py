@@ -95,7 +95,7 @@ def trial_curves(study: Study, trial: Trial) -> list[Chart]:
 
 
 def retention_figures(history: Ledger) -> list[Chart]:
-    """Return the charts of q by epoch, coloured by gamma, of all studies that report it."""
+    """Return the charts of MaC-Cal's retention probability q, one for each study that has it."""
     figures = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         trials = _search.best_trials(study, "q")[:MOST_CURVES]
@@ -109,8 +109,8 @@ def retention_figures(history: Ledger) -> list[Chart]:
 def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float]:
     """Return each parameter's share of the objective's variance, by Optuna's fANOVA.
 
-    The shares refer to the range that was tried, and sum to 1. There are none with fewer than
-    ``ENOUGH`` trials, or if the objective does not vary. All trials must have a score.
+    The shares refer to the range that was tried, and sum to 1. The result is empty with fewer than
+    ``ENOUGH`` trials, or if the objective does not vary. All trials must have an objective.
     """
     whole = [trial for trial in trials if all(name in trial.parameters for name in names)]
     if not names or len(whole) < ENOUGH or len({trial.objective for trial in whole}) == 1:

@@ -27,7 +27,7 @@ Results = list[StudyResult]
 
 
 class Details:
-    """Computes slow parts once for each state of a journal, and each choice of columns.
+    """Computes the slow parts of pages, once for each state of a journal and choice of columns.
 
     ``frozen`` means that the storage was opened from a ``.calsweep`` file.
     """
@@ -50,9 +50,9 @@ class Details:
     def columns(
         self, folder: SweepFolder, results: Results, names: Sequence[str]
     ) -> tuple[Results, list[str], bool]:
-        """Return results with metrics of source ``rows``, notes, and whether they are ready.
+        """Return the results with the named metrics, notes for the page, and whether all are ready.
 
-        The first request starts the computation of metrics that are not in the journal.
+        Some metrics are not in the journal; the first request starts their computation.
         """
         wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
         if not wanted or self._frozen:

@@ -153,7 +153,10 @@ class RowPages:
         others: Mapping[str, tuple[Study, Trial]],
         rows: CellRows,
     ) -> tuple[Selection, CellRows | None, str]:
-        """Return the rows of the second recipe (by default the first other one), or a problem."""
+        """Return the selection with the second recipe, its rows, and why they cannot be shown.
+
+        By default the second recipe is the first of ``others``.
+        """
         recipe = choice("with", selection.other or next(iter(others), ""), others or ("",))
         second, problem = None, ""
         if recipe:
@@ -260,7 +263,7 @@ def _doubts(rows: CellRows, trial: Trial) -> list[str]:
     """Return why the ECE of the rows differs from the table's; empty if it does not."""
     known = trial.test.get("ece")
     if rows.images is not None:
-        return ["Rows are pixels, a sample of those in the table's figures."]
+        return ["These rows are a sample of the pixels behind the table's figures."]
     if known is None or abs(known - rows.curve.error) < SAME:
         return []
     ours, theirs = percent(rows.curve.error, 4), percent(known, 4)

@@ -165,7 +165,7 @@ def test_failed_and_unfinished_trials_are_listed(journal, tmp_path, ended):
         journal.end(ended)
     found = list(failures(gathered(tmp_path)))
     begun = '{"ce": {"margin": 1.5}}'
-    pending = [Failure("ce", TASK, "trial 1", "no end", begun)] if ended == "finished" else []
+    pending = [Failure("ce", TASK, "trial 1", "did not end", begun)] if ended == "finished" else []
     assert found[0].key == failed
     assert [one._replace(key="") for one in found] == [
         Failure("ce", TASK, "trial 0", "NaN", '{"ce": {"é": 1}}'),
