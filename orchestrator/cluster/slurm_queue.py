@@ -139,7 +139,7 @@ def outputs(folder: SweepFolder) -> dict[str, Path]:
 
 
 def own_error(output: Path) -> str:
-    """Return the last error of calsweep in a job's output, else of SLURM or Python, else ""."""
+    """Return the last error in a job's output: the sweep's, else SLURM's or Python's, else ""."""
     lines = SweepFolder(output.parent).text(output).splitlines()
     for pattern in (OWN, FOREIGN):
         if found := [match[1] for line in lines if (match := pattern.match(line))]:
