@@ -118,7 +118,7 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
 
 
 def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
-    """Return the values of ``FIELDS``."""
+    """Return the values of ``FIELDS`` for a study."""
     upstream = study.recipe.upstream.name if study.recipe.upstream else ""
     found = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
     searches = ", ".join(found) if study.trials > 1 and found else "nothing: one trial"
@@ -127,7 +127,7 @@ def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
 
 
 def _print_work(stages: Sequence[StagePreview]) -> None:
-    """Print the number of new, reused and repeated results of each stage."""
+    """Print how many results of each stage are computed, reused, or must be computed again."""
     rows = []
     for stage in stages:
         each = "" if stage.seconds is None else duration(stage.seconds)

@@ -87,7 +87,7 @@ def run(
 
 
 def _start_early(document: Mapping[str, Any]) -> None:
-    """Start the executor's processes, so that they import PyTorch while this one does."""
+    """Start the executor's processes now, so that they import PyTorch while this process does."""
     from orchestrator.sweep.executors import DEFAULT_EXECUTOR, EXECUTORS
 
     executor, resources = document.get("executor", DEFAULT_EXECUTOR), document.get("resources")

@@ -105,7 +105,7 @@ def verify(
     data_root: DataRoot = "data",
     as_json: Json = False,
 ) -> int:
-    """Verify a package by computing its figures again: 0 if they are equal, 3 if not.
+    """Verify a package by computing its figures again; exit codes: 0 accepted, 3 refused.
 
     Checks every figure, the data, splits, searches and choices; then computes some trials again.
     """

@@ -51,7 +51,7 @@ def judged_nights(benchmark: nightly.Nightly) -> list[tuple[nightly.NightRecord,
 
 
 def all_cells(records: Sequence[nightly.NightRecord]) -> list[nightly.CellKey]:
-    """Return the cells of all nights."""
+    """Return the cells (recipe, task and metric) of all nights, each once."""
     return list(dict.fromkeys(cell for record in records for cell in record.cells))
 
 
@@ -207,7 +207,7 @@ def history(
         Path | None, typer.Option(file_okay=False, help="Folder for history.csv and history.png.")
     ] = None,
 ) -> int:
-    """Write the values of cells in all nights as a plot and as CSV."""
+    """Write the values of each recipe, task and metric over the nights, as a plot and as CSV."""
     benchmark = load(file)
     judged = judged_nights(benchmark)
     records = [record for record, _ in judged]
@@ -242,7 +242,7 @@ def accept(
         typer.Option("--from", help="First night of the new series; default: when it changed."),
     ] = None,
 ) -> int:
-    """Record that a change is intended: the cell's series restarts."""
+    """Record that a change is intended, so that later nights are compared with the new level."""
     benchmark = load(file)
     judged = judged_nights(benchmark)
     if not why.strip():

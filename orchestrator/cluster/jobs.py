@@ -63,7 +63,7 @@ def _is_host_and_port(text: str) -> bool:
 
 
 def job_client(address: str) -> JobSubmissionClient:
-    """Return a client of a cluster's job server, by its dashboard's address."""
+    """Return a client for Ray's job server at the address of a dashboard."""
     check_cluster(address)
     try:
         from ray.job_submission import JobSubmissionClient

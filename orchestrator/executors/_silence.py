@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 BEAT_SECONDS = 5.0  # Time between two signs of progress of a worker.
 LEAST_SECONDS = 600.0  # Lowest default limit; the first batch or a compiler takes less time.
-FACTOR = 10  # The default limit, as a multiple of the longest silence that a worker broke.
+FACTOR = 10  # Default limit, as a multiple of the longest silence after which a worker went on.
 MOST_AT_ONCE = 10.0  # Maximum seconds added per check; the driver itself may have been stopped.
 
 T = TypeVar("T", bound=Hashable)
@@ -17,8 +17,8 @@ class Silence(Generic[T]):
     """Measures the silence of workers; a worker hangs after ``hang_seconds`` without a sign.
 
     Args:
-        hang_seconds: 0 for never. None for ``FACTOR`` times the longest silence that a worker
-            broke, and at least ``LEAST_SECONDS``.
+        hang_seconds: 0 means that no worker ever hangs. None means ``FACTOR`` times the longest
+            silence after which a worker went on, and at least ``LEAST_SECONDS``.
         clock: Returns rising seconds.
 
     Attributes:

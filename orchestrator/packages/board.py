@@ -100,7 +100,7 @@ def _lines(
     options: VerifyOptions,
     progress: Callable[[str], None],
 ) -> Iterator[Line]:
-    """Yield the rows of a package, and store their predictions under the package's own keys."""
+    """Yield the rows of a package; store their predictions under keys that no other package has."""
     progress(f"verifying {name}")
     doubt = _doubt(path, options)
     try:
@@ -152,7 +152,7 @@ def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[L
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
-    """Sort by task, then the best line first; lines without a finite figure are last."""
+    """Sort lines by task; within a task the best is first, and those without a figure are last."""
     sign = -1 if column(metric).higher else 1
 
     def place(line: Line) -> tuple[str, float]:

@@ -138,7 +138,7 @@ def _out_of_place(event: Event, known: _Known) -> Iterator[str]:
 
 
 def _unknown(record: Any, known: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the keys of a nested record that are unknown."""
+    """Yield a line for each key of a nested record that ``known`` does not have in this form."""
     for key, value in record.items():
         if key not in known:
             yield f"{where}: unknown key {key!r:.80}"

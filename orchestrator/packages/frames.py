@@ -53,7 +53,7 @@ def write_frames(package: Package) -> None:
 
 
 def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
-    """Return each table's schema and parts, by file name."""
+    """Return the schema and the parts (row groups) of each Parquet table, by file name."""
     found: dict[str, tuple[pa.Schema, Parts]] = {}
     for name, schema, lines in (
         (RESULTS, RESULT, list(_results(package))),
@@ -147,7 +147,10 @@ def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool
 
 
 def _equal(one: pa.Table, other: pa.Table, tolerance: float) -> bool:
-    """Return True if tables are equal, up to ``tolerance`` in floats and at edges of bins."""
+    """Return True if tables are equal.
+
+    Floats may differ by ``tolerance``; a confidence near the edge of a bin may be in either bin.
+    """
     for name in other.column_names:
         ours, theirs = (table[name].to_pandas().to_numpy() for table in (one, other))
         if pa.types.is_floating(other.schema.field(name).type):

@@ -57,7 +57,7 @@ def _joined(packages: Sequence[Package], folder: Path) -> Package:
 
 
 def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
-    """Yield a line per fact that differs between packages, and per table row of two sweeps."""
+    """Yield a line for each difference of packages, and each table row that two sweeps have."""
     first_path, first = packages[0]
     for path, package in packages[1:]:
         between = f"{first_path.name} and {path.name}"

@@ -159,7 +159,7 @@ class Package:
         return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def pack(self, path: Path, without: Collection[str] = ()) -> Path:
-        """Write an archive without some folders; packages with equal content get equal bytes."""
+        """Write a zip archive without the folders ``without``; equal content gives equal bytes."""
         from orchestrator.logits.files import write_whole
 
         def write(stream: Any) -> None:

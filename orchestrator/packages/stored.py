@@ -84,7 +84,11 @@ class StoredSweep:
         return chosen
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return a measured trial's predictions on the test data of its seed."""
+        """Return the stored predictions of a trial for the test data of its seed.
+
+        Raises:
+            InputError: If they are missing, or are a sample of pixels.
+        """
         ref = ArtifactRef("evaluate", trial.predictions)
         found = self.store.find(ref)
         if found is None:
@@ -99,7 +103,7 @@ class StoredSweep:
         return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
 
     def suites(self, study: Study, trial: Trial) -> dict[str, Tensor]:
-        """Return the stored tensors of a measured trial's suites, as ``SUITE/TENSOR``."""
+        """Return the stored results of a trial on its task's suites, by ``SUITE/TENSOR``."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found: dict[str, Tensor] = {}
         data = self.data_of(study, trial.seed)
@@ -118,7 +122,7 @@ class StoredSweep:
         return found
 
     def validated(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return a finished trial's predictions on the validation data of its seed."""
+        """Return the stored predictions of a finished trial for the validation data of its seed."""
         found = validation_rows(self.store, trial.ref)
         if found.images is not None:
             raise _pixels(study)

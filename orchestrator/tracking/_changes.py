@@ -207,7 +207,7 @@ class Changes:
         return tick
 
     def _counts(self, study: Study, time: int) -> list[Point]:
-        """Return points with the numbers of finished and failed trials, at a new step."""
+        """Return points with a study's numbers of finished and failed trials, at the next step."""
         counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
         return self._points(study.name, counts, time, self._tick(study.name))
 

@@ -57,14 +57,14 @@ class StudyFilter:
 
 
 class TrackedStudy(NamedTuple):
-    """A study with its run."""
+    """A study with its run on the tracker."""
 
     study: Study
     run: Run
 
     @property
     def sweep(self) -> str:
-        """Return its sweep's name."""
+        """Return the name of the study's sweep."""
         return self.run.tags[names.SWEEP]
 
 

@@ -78,7 +78,7 @@ def _leaves(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def configuration_tags(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Write a configuration as JSON, split over several tags if it is long."""
+    """Return a configuration as JSON in a tag, or in several tags if it exceeds ``MAX_TAG``."""
     text = json.dumps(configuration, ensure_ascii=False)
     return {
         CONFIGURATION + (f".{start // MAX_TAG}" if start else ""): text[start : start + MAX_TAG]

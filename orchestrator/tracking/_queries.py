@@ -58,7 +58,7 @@ def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
 
 
 def there_are(known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name."""
+    """Return the end of a message about an unknown name: the list of known names."""
     return f"there are: {', '.join(sorted(known)) or 'none'}"
 
 

@@ -284,7 +284,10 @@ class _Shipper:
                 known.absorb(change)
 
     def _deliver_pending(self) -> None:
-        """Deliver all collected changes, studies first: their runs are the parents of trials'."""
+        """Deliver all collected changes, those of studies first.
+
+        A study's run must exist before those of its trials, which name it as their parent.
+        """
         studies = [run for run in self._pending if run in self._ledger.studies]
         trials = [run for run in self._pending if run not in self._ledger.studies]
         if not self._adopted and any(run not in self._memory.runs for run in self._pending):

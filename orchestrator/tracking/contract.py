@@ -50,7 +50,7 @@ def returns_a_run_as_it_was_made(tracker: Tracker, folder: Path) -> None:
 
 
 def keeps_the_latest_of_the_greatest_step(tracker: Tracker, folder: Path) -> None:
-    """The value of a metric is the latest one of the greatest step."""
+    """The value of a metric is the latest point with the greatest step."""
     run_id = _run(tracker, _experiment(tracker, folder))
     for value, time, step in ((1.0, 10, 0), (2.0, 10, 3), (3.0, 20, 3), (4.0, 30, 2)):
         tracker.log(run_id, Change("k", [Point("loss", value, time, step)]))

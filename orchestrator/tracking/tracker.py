@@ -69,8 +69,9 @@ class RunQuery:
     Attributes:
         tags: Required tags and their values.
         marked: A required tag with any value but "".
-        order: Metrics to sort by: the lowest first, runs without them last, ties by age (oldest
-            first). None sorts by age, newest first.
+        order: Metrics to sort by, the lowest value first. Runs without the metric are last. Runs
+            with equal values are sorted by age, oldest first. None sorts all runs by age, newest
+            first.
         page: Number of runs per request.
     """
 

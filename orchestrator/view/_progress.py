@@ -84,7 +84,10 @@ def best_of_study(study: Study, history: Ledger) -> list[Chart]:
 
 
 def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
-    """Return the line of the best so far; the axis is logarithmic if ``heights`` vary widely."""
+    """Return the layer of the best objective so far, as a line.
+
+    The axis is logarithmic if the values of ``heights`` vary widely.
+    """
     unit = f"validation {in_unit(shown)}"
     encoding = {
         "x": amount("trial", "trial number", axis=WHOLE),
@@ -145,7 +148,10 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a metric by epoch, in percent, as one row; None with fewer than two epochs."""
+    """Return a metric's median and range over seeds by epoch, in percent.
+
+    None with fewer than two epochs.
+    """
     chosen = study.chosen_trial
     if chosen is None:
         return None

@@ -38,7 +38,7 @@ class Failure(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The run of one seed's figures; unknown fields are empty."""
+    """The tracked run behind one seed's test figures; unknown fields are empty."""
 
     recipe: str
     task: str
@@ -77,7 +77,10 @@ def ranks(source: ReportSource) -> tuple[Chart | None, str]:
 
 
 def arena_of(source: ReportSource) -> tuple[Arena | None, str]:
-    """Return the arena of calibrators, or why there is none; nothing unless logits were given."""
+    """Return the comparison of all calibrators of given logits, or why there is none.
+
+    For trained networks both values are empty.
+    """
     baseline = usual_baseline(source.results)
     if baseline != GIVEN:
         return None, ""
@@ -131,7 +134,7 @@ def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
 
 
 def runs(source: ReportSource) -> Iterator[Run]:
-    """Yield the runs of the figures, one per recipe, task and seed."""
+    """Yield the tracked runs behind the test figures, one per recipe, task and seed."""
     for result in source.results:
         trials = _evaluated_trials(source, result)
         for position in range(len(result.test)):

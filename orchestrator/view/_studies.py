@@ -24,7 +24,7 @@ ENOUGH = 10  # Minimum number of trials: with fewer, a forest finds importance i
 
 
 def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-    """Return the template's data for the first ``MOST_STUDIES``; ``done`` is called after each."""
+    """Return the template's data for up to ``MOST_STUDIES`` studies; call ``done`` after each."""
     parts = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         parts.append(study_part(study, history))

@@ -68,7 +68,7 @@ def describe_database(file: Path) -> str:
 
 
 def require_readable(file: Path) -> None:
-    """Read from a database once: MLflow would retry a damaged one for a minute."""
+    """Read from a database once, so that a damaged one fails now: MLflow would try for a minute."""
     with closing(opened(file)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
 

@@ -53,7 +53,7 @@ class Book:
         return inside and all(path.is_file() or not path.exists() for path in (real, *own))
 
     def with_job(self, status: SweepStatus) -> SweepStatus:
-        """Return the status of a sweep with the state of its SLURM job, as ``status`` shows it."""
+        """Return the status of a sweep with its SLURM job; see ``slurm_queue.with_job``."""
         return with_job(status, self.storage.sweep(status.sweep), self._jobs.get(status.sweep))
 
     def ask_slurm(self) -> None:

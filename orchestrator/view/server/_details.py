@@ -18,7 +18,7 @@ from trainables.metrics import METRICS
 
 KEPT = 32  # Cached results, of sweeps and of choices of columns: about 1 MB each.
 COMPUTING = "are being computed; this page shows them when they are ready."
-NO_ROWS = "need all probabilities; a .calsweep file has two of each row."
+NO_ROWS = "need all probabilities of each row; a .calsweep file has only two."
 IN_PAGE = "they need all probabilities. Unpack the .calsweep file: its index.html has them."
 FAILED = "This could not be computed; the terminal of `calsweep ui` shows the error."
 SLOW = "Intervals, reliability diagrams and ranks"

@@ -18,7 +18,7 @@ FORM_BYTES = 13 * MOST  # A character has up to four bytes, each encoded as thre
 
 
 def number(name: str, text: str) -> int:
-    """Return the whole number that a text has; raise 404 if it has none."""
+    """Parse a whole number; raise 404 for any other text."""
     if not text.isascii() or not text.isdigit():
         raise HTTPException(404, f"{name}={text!r} is not a whole number.")
     return int(text[:9])

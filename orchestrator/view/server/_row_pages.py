@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The measured trials of a sweep with their studies."""
+    """The trials of a sweep that were measured on test data, with their studies."""
 
     folder: SweepFolder
     tasks: list[str]
@@ -98,7 +98,7 @@ class RowPages:
         self._lacks = storage.lacks
 
     def rows(self, sweep: Measured, study: Study, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the bins of a study and seed, and one page of its rows."""
+        """Return the content of a page of test rows: bins of a study and seed, and some rows."""
         ours = sweep.trials(study)
         if not ours:
             raise HTTPException(
@@ -181,7 +181,7 @@ class RowPages:
         return inputs, ""
 
     def row(self, sweep: Measured, task: int, number: int) -> dict[str, Any]:
-        """Return one row, with the predictions of all measured recipes and seeds."""
+        """Return the content of a row's page: the predictions of all measured recipes and seeds."""
         if task >= len(sweep.tasks):
             raise HTTPException(404, f"This sweep has no task {task}.")
         measured = [cell for cell in sweep.cells if cell[0].task == sweep.tasks[task]]
@@ -212,7 +212,7 @@ class RowPages:
     def _maps(
         self, measured: Sequence[tuple[Study, Trial]], values: NDArray[Any]
     ) -> Iterator[tuple[Study, Trial, str]]:
-        """Yield the maps of one image, for the cells that stored it."""
+        """Yield study, trial and picture for each trial that stored maps of this image."""
         for study, trial in measured:
             kept = self._predictions.maps(trial.predictions)
             same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
@@ -245,7 +245,7 @@ def _bins(curve: ReliabilityCurve) -> list[tuple[float, ...]]:
 def _part(
     rows: CellRows, other: CellRows | None, selection: Selection
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the places of the rows on a page, and the number of rows on all pages."""
+    """Return the positions of the rows on a page, and the number of rows on all pages."""
     places = rows.chosen(selection.show, selection.bin, selection.label)
     pages = max(1, math.ceil(len(places) / LISTED))
     within("page", selection.page, range(1, pages + 1))

@@ -181,7 +181,10 @@ class RowBook:
             return _row_in(path, number)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
-        """Return the stored maps of an evaluation of pixels; see ``shown_maps``."""
+        """Return the stored maps of an evaluation of pixels; see ``shown_maps``.
+
+        If there are none, only an empty array ``rows`` is returned.
+        """
         try:
             with self._readable(key, "maps") as path:
                 return dict(load_file(path))

@@ -260,7 +260,10 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
             assert len(ours) == 2 * len(cells)
         sweep = client.get("/sweeps/board?metrics=acc,risk_80")
         assert sweep.status_code == 200
-        assert "risk_80 need all probabilities; a .calsweep file has two of each row." in sweep.text
+        assert (
+            "risk_80 need all probabilities of each row; a .calsweep file has only two."
+            in sweep.text
+        )
         assert all(study.recipe in sweep.text for study, _ in cells)
 
 
