@@ -51,7 +51,7 @@ def run_and_show(
     try:
         with interrupt_on_sigterm():
             return show_outcome(outcome, address)
-    except KeyboardInterrupt:  # The next run writes tables and report.
+    except KeyboardInterrupt:  # The next run writes the remaining tables and the report.
         return show_outcome(replace(outcome, status="interrupted"), address)
 
 

@@ -198,7 +198,7 @@ def accept(
         echo(
             f"{'keep' if found.keep else 'discard'}: {column(metric).label} "
             f"{column(metric).show_change(found.difference)} over {cells}, p {found.p_value:.2g}, "
-            f"needed {found.level:.2g} (try {found.tries})"
+            f"needed at most {found.level:.2g} (try {found.tries})"
         )
     return ACCEPTED if found.keep else REFUSED
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WARNING_SECONDS = 120  # SLURM signals a job this long before its end, so that the sweep can stop.
 TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+", re.ASCII)  # The formats of sbatch.
 WORDS = re.compile(r"[A-Za-z0-9_.,-]+")  # The names of partitions and accounts.
-QUEUE_TRIES = 60  # After this many failures of squeue, five minutes, a node of an array gives up.
+QUEUE_TRIES = 60  # Failures of squeue in a row, over five minutes, until an array's node gives up.
 RAY = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts"
 SCRIPT, ARRAY, TOKEN = "slurm.sh", "slurm-array.sh", "ray-token"
 ADDRESS = "ray-address"  # The file with the address of the job's Ray cluster, while it runs.
@@ -60,7 +60,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     check_words(folder, wanted)
     if job := queued_job(folder):
-        raise InputError(f"sweep {spec.name!r} is already job {job} of SLURM")
+        raise InputError(f"sweep {spec.name!r} already waits or runs as SLURM job {job}")
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.require_own()
@@ -224,7 +224,7 @@ def _beginning(folder: SweepFolder, wanted: Allocation, nodes: int, output: str)
         "time": wanted.time,
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "open-mode": "append",
-        # SLURM writes the number of the job for %j.
+        # SLURM replaces %j by the number of the job, so other percent signs are doubled.
         "output": shlex.quote(f"{str(folder.path).replace('%', '%%')}/{output}"),
     }
     asked = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items())

@@ -43,7 +43,7 @@ class Silence(Generic[T]):
     def heard(self, worker: T) -> None:
         """Record a sign of progress; the first one starts the measurement."""
         self._longest = max(self._longest, self._silent.get(worker, 0.0))
-        self._silent[worker] = -self._passed()  # The next look adds this time to all workers.
+        self._silent[worker] = -self._passed()  # ``hung`` adds this time to all workers.
 
     def _passed(self) -> float:
         return min(self._clock() - self._looked, MOST_AT_ONCE)

@@ -124,8 +124,8 @@ def _epochs(
         found.append(run.outcome()[0]["validation"]["logits"].cpu().clone())
     if not torch.allclose(found[-1], trial.logits, rtol=0.0, atol=SAME):
         raise InputError(
-            f"trial {recorded.number} of {recorded.study}: computed again, its logits differ (it "
-            "was computed by other code or on another machine); run without --every-epoch"
+            f"trial {recorded.number} of {recorded.study} has other logits when computed again (by "
+            "other code or on another machine than before); run without --every-epoch"
         )
     return [*found[:-1], trial.logits]
 

@@ -67,8 +67,8 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     """
     if out.suffix == ".zip":
         raise InputError(
-            f"--out: {out} would be a folder with page and package; name a folder, or one file "
-            f"that ends with {ENDING}"
+            f"--out {out}: expected a folder for page and package, or a file that ends with "
+            f"{ENDING}, got a name that ends with .zip"
         )
     page = render_page(package)
     if out.suffix != ENDING:

@@ -94,7 +94,7 @@ class StoredSweep:
         if found is None:
             raise InputError(
                 f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone: "
-                f"{self.store.fault(ref)}; `{self._resuming}` computes it again"
+                f"{self.store.fault(ref)}; `{self._resuming}` computes them again"
             )
         tensors = found.tensors("test")
         if "images" in tensors:

@@ -15,7 +15,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import redacted
 
 ANY = "any"
-"""Value of the filters ``fingerprint`` and ``code``: studies may differ in it."""
+"""Value of the filters ``fingerprint`` and ``code``: rank studies that differ in it together."""
 
 Describe = Callable[["TrackedStudy"], str]
 Key = Callable[["TrackedStudy"], object]

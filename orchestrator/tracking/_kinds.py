@@ -80,9 +80,7 @@ class Database(_Mlflow):
             if not written:
                 return
             if not file.parent.exists() and Path(uri.partition(":///")[2]).parent.exists():
-                raise InputError(
-                    f"{where} means {file}; in an address write %25 for a % of the path"
-                )
+                raise InputError(f"{where} means the file {file}; write %25 for each % in its path")
             _check_writable(file.parent, where)
             if file.exists() and not os.access(file, os.W_OK):
                 raise InputError(f"{where} cannot be written: it belongs to {user_of(file)}")

@@ -15,7 +15,10 @@ from orchestrator.sweep.tracking_uri import check_tracking_uri, is_plugged
 from trainables.common.files import write_whole
 
 URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
-"""Passes the address, which may have a password: other users can read a command line."""
+"""Environment variable with the tracker's address.
+
+The address may have a password, and other users can read a command line.
+"""
 
 RESTARTS = 3
 

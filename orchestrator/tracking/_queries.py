@@ -14,7 +14,7 @@ from orchestrator.tracking.tracker import RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, redacted
 
-RECENT = 50  # Number of trials in the median.
+RECENT = 50  # Maximum number of trials in the median.
 MOST = 1000  # Maximum number of runs that are searched for these trials.
 
 

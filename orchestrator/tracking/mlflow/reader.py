@@ -25,7 +25,7 @@ def is_readable(file: Path) -> bool:
         with closing(opened(file)) as database:
             found = database.execute("SELECT version_num FROM alembic_version").fetchall()
     except sqlite3.Error:
-        return False  # MLflow reports the fault.
+        return False  # MLflow then opens the database and reports the fault.
     return found == [(SCHEMA,)]
 
 

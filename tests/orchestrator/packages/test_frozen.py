@@ -156,7 +156,7 @@ def test_a_folder_that_is_named_like_a_zip_file_is_refused(
 ) -> None:
     out, root = tmp_path / "result.zip", str(storage.folder)
     assert main(["package", "publish", "board", "--storage", root, "--out", str(out)]) == 2
-    assert f"--out: {out} would be a folder" in capsys.readouterr().err
+    assert f"--out {out}: expected a folder for page and package" in capsys.readouterr().err
     assert not out.exists()
 
 
