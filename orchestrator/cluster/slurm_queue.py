@@ -82,8 +82,8 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> SweepStatus:
     """Return the status of a sweep with the number of its SLURM job.
 
-    The state and reason of a job that waits, failed or was cancelled replace those of the sweep,
-    unless the sweep runs now or ran after the job.
+    The job's state and reason replace those of the sweep, unless the job has finished, the sweep
+    runs now, or the sweep ran after the job.
     """
     if job is None:
         return status

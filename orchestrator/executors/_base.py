@@ -39,7 +39,10 @@ class Executor(ExecutorKind, ABC):
     def open(
         cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
     ) -> Iterator[Executor]:
-        """Yield an executor for the jobs of a sweep; ``address`` is that of a Ray cluster."""
+        """Yield an executor for the jobs of a sweep.
+
+        ``address`` is that of a Ray cluster to join, and ``say`` receives messages for the user.
+        """
         yield cls(**bench_of(plan.spec, store))
 
     @abstractmethod

@@ -105,7 +105,7 @@ def _parts(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 
 def prediction_rows(found: RowPredictions) -> pa.Table:
-    """Return the table ``ROW`` of a cell, with one row per test row."""
+    """Return a table with the columns ``ROW`` and one row per test row of a cell."""
     scored = predicted_rows(found.logits.numpy(), found.labels.numpy(), BINS)
     count = len(found.labels)
     kinds = zip((found.task, found.recipe, found.seed), CELL, strict=True)

@@ -6,7 +6,7 @@ A package is a zip archive, extracted to a folder while it is used:
     journals/SWEEP_ID.jsonl     events of each sweep, without epochs and paths
     test/TRIAL.npz              test predictions of each cell of the table
     validation/ARTIFACT.npz     validation predictions of each finished trial
-    suites/TRIAL.npz            stored tensors of each cell's suites, as SUITE/TENSOR
+    suites/TRIAL.npz            stored results of each cell on other test sets, as SUITE/TENSOR
     plugins/CODE/...            files of each plugin, by the hash of its code
     splits/DATA.npz             row numbers of training, validation and test data
     table.csv, cells.json

@@ -73,7 +73,7 @@ def test_each_further_try_has_a_lower_level(base, tmp_path, capsys):
     for metric in ("acc", "brier", "nll", "acc"):
         main(["package", "accept", str(old), str(new), "--metric", metric])
         said.append(capsys.readouterr().out)
-    assert [line.partition("needed ")[2].strip() for line in said] == [
+    assert [line.partition("needed at most ")[2].strip() for line in said] == [
         *("0.025 (try 1)", "0.0083 (try 2)", "0.0042 (try 3)"),
         "0.025 (try 1)",  # The same question is no further try.
     ]
