@@ -51,7 +51,10 @@ def doctor(
         ),
     ] = None,
 ) -> int:
-    """Check versions, GPUs, Ray, tracking, storage and data, and show remedies."""
+    """Check versions, GPUs, Ray, tracking, storage and data, and show remedies.
+
+    If no check fails and sweeps had excluded this machine, they use it again.
+    """
     from orchestrator.storage.storage import Storage
 
     if plugin is not None:
@@ -117,7 +120,7 @@ def _gpus() -> Finding:
 
 
 def _steps() -> Iterator[Finding]:
-    """Run one training step on every GPU."""
+    """Run one training step on every GPU; yield the outcome of each."""
     import torch
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):

@@ -67,8 +67,9 @@ def interrupt_later(seconds: int | None = None) -> Iterator[None]:
 def stop_promptly() -> Iterator[None]:
     """Stop a run of Tune within the block when Ctrl-C, SIGTERM or SIGHUP comes.
 
-    Tune is first asked to stop its trials. After three seconds, or at a second signal, the block is
-    interrupted; trials resume from their own checkpoints.
+    If Tune runs, it is asked to stop its trials; after three seconds, or at a second signal, the
+    block is interrupted. If Tune does not run, the block is interrupted at once. Trials resume from
+    their own checkpoints.
 
     Raises:
         KeyboardInterrupt: If such a signal came, even if the block was done.

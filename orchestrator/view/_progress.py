@@ -52,7 +52,10 @@ def _lowest(study: Study) -> float:
 def best_by_recipe(
     studies: Sequence[Study], history: Ledger, named: Sequence[str], ending: str = ""
 ) -> list[Chart]:
-    """Chart each recipe's lowest objective so far by trial; ``named`` recipes have colours."""
+    """Return the chart of each recipe's lowest objective so far by trial.
+
+    ``named`` recipes have colours. There is no chart if every recipe has fewer than two trials.
+    """
     scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []

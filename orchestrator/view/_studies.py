@@ -133,7 +133,10 @@ def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float
 
 
 def distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution:
-    """Return Optuna's distribution over the range of some values, logarithmic if it is wide."""
+    """Return an Optuna distribution that covers some values.
+
+    It is categorical for names and booleans, else a range, which is logarithmic if it is wide.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if any(isinstance(value, bool | str) for value in values):

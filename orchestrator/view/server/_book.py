@@ -67,7 +67,10 @@ class Book:
         self._queried = time.monotonic()
 
     def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Read the new events of all journals; ``progress`` gets the number read and the total."""
+        """Read the new events of all journals and the states of SLURM jobs.
+
+        ``progress`` is called with the number of journals read so far and the total.
+        """
         self.ask_slurm()
         found = self.sweeps()
         for count, sweep in enumerate(found.values(), 1):

@@ -50,9 +50,10 @@ class Details:
     def columns(
         self, folder: SweepFolder, results: Results, names: Sequence[str]
     ) -> tuple[Results, list[str], bool]:
-        """Return the results with the named metrics, notes for the page, and whether all are ready.
+        """Return the results with those named metrics that are ready, and notes for the page.
 
-        Some metrics are not in the journal; the first request starts their computation.
+        Metrics that the journal does not have are computed after the first request. The third value
+        tells whether this computation has ended.
         """
         wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
         if not wanted or self._frozen:

@@ -263,7 +263,7 @@ def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, A
 
 
 def _log(path: Path, storage: Path) -> str:
-    """Return the end of a log, "" if there is none."""
+    """Return the end of a log, or why it is not shown; "" if there is none."""
     try:
         with open_inside(path, storage) as stream:
             size = stream.seek(0, 2)
