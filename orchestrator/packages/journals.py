@@ -73,7 +73,10 @@ def _is_test(name: str) -> bool:
 
 
 def settled(events: Iterable[Event]) -> list[Event]:
-    """Return the events that are valid at the end of a sweep, without those of earlier attempts."""
+    """Return the events that are valid at the end of a sweep, without those of earlier attempts.
+
+    Repeated evaluations of a trial are merged.
+    """
     found: dict[tuple[type[Event], object], Event] = {}
     for number, event in enumerate(events):
         name = number if isinstance(event, SweepStarted) else subject(event)

@@ -123,7 +123,10 @@ def searched_for(trial: Trial, history: Ledger) -> list[float]:
 
 
 def fronts(study: Study, history: Ledger) -> list[Chart]:
-    """Return charts of each further metric against the objective; dominated trials are grey."""
+    """Return a chart of each further searched metric against the objective.
+
+    Dominated trials are grey. There is no chart if the search has only the objective.
+    """
     trials, shown = study.scored if history.pareto else [], _searched_metrics(history)
     if len(trials) < 2:
         return []
