@@ -116,10 +116,7 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
 def use_columns(
     results: list[StudyResult], metrics: Iterable[str], storage: str
 ) -> list[StudyResult]:
-    """Return the results with any of ``metrics`` that are computed only on request.
-
-    They are computed from stored predictions.
-    """
+    """Return the results, including those of ``metrics`` that are computed only on request."""
     from trainables.metrics import METRICS
 
     if not (columns := METRICS.columns(metrics)):

@@ -56,11 +56,7 @@ def all_cells(records: Sequence[nightly.NightRecord]) -> list[nightly.CellKey]:
 
 
 def matching_cells(text: str, known: Sequence[nightly.CellKey]) -> list[nightly.CellKey]:
-    """Return the cells that ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK`` names.
-
-    Raises:
-        InputError: The text has another form, or no known cell matches it.
-    """
+    """Return the cells that ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK`` names, one or more."""
     try:
         wanted = nightly.CellKey.parse(text)
     except ValueError as error:

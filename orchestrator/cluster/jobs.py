@@ -34,10 +34,7 @@ CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
-    """Raise ``InputError`` for an invalid address of a Ray cluster.
-
-    An address with a login is invalid, because Ray would ignore the login.
-    """
+    """Raise ``InputError`` for an invalid address of a Ray cluster, or for one with a login."""
     if address in ("auto", "local"):
         return
     if address.startswith(CLIENT):

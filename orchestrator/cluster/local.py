@@ -138,10 +138,7 @@ def short_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Delay all text that is written to standard error, also by Ray's threads.
-
-    At the end of the block it is printed and appended to ``said``.
-    """
+    """Hold back standard error, also of Ray's threads; print it later and add it to ``said``."""
     sys.stderr.flush()
     before = os.dup(STDERR)
     with tempfile.TemporaryFile() as buffer:

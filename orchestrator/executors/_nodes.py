@@ -20,10 +20,7 @@ INSPECT_SECONDS = 180.0  # A first start from a slow disk may take minutes.
 
 
 class Nodes:
-    """Inspects every node that joins: its code, its versions, its storage and its GPUs.
-
-    Trials start only on nodes that passed the inspection.
-    """
+    """Inspects the code, versions, storage and GPUs of nodes; trials start on those that passed."""
 
     def __init__(self, storage: Path, nonce: str, loop: Loop, passed: set[str]) -> None:
         self._sizes, self._refused, self._say = loop.source.sizes, loop.machines.refused, loop.say

@@ -119,10 +119,7 @@ class _Process:
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return the next report; None for a sign of progress.
-
-        If the process has died, the report says that its job was lost.
-        """
+        """Return the next report: None for a sign of progress, a lost job if the process died."""
         try:
             report: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):

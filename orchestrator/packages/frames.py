@@ -132,10 +132,7 @@ def check_frames(package: Package, tolerance: float) -> Iterator[str]:
 
 
 def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool:
-    """Return True if a file has this schema and equals ``parts``.
-
-    Row groups are read only if their length is right.
-    """
+    """Return True if a file has this schema and equals ``parts``."""
     with pq.ParquetFile(path) as file:
         groups = file.metadata.num_row_groups
         if not file.schema_arrow.equals(schema):

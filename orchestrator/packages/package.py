@@ -252,10 +252,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
-    """Raise ``UnfitError`` for a package of a later version.
-
-    Other faults of the header are found later.
-    """
+    """Raise ``UnfitError`` for a package of a later version; other faults are found later."""
     found: Any = None
     with archive.open(HEADER) as stream, suppress(ValueError, RecursionError):
         found = json.loads(stream.read(LARGEST_HEADER))

@@ -55,11 +55,7 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the trials with test results, filtered by task, recipe and seed.
-
-        Raises:
-            InputError: If no trial passes the filters.
-        """
+        """Return the trials with test results that pass the filters; ``InputError`` if none."""
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),
@@ -84,11 +80,7 @@ class StoredSweep:
         return chosen
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return the stored predictions of a trial for the test data of its seed.
-
-        Raises:
-            InputError: If they are missing, or are a sample of pixels.
-        """
+        """Return a trial's predictions of test rows; ``InputError`` if missing or of pixels."""
         ref = ArtifactRef("evaluate", trial.predictions)
         found = self.store.find(ref)
         if found is None:

@@ -94,10 +94,7 @@ class Changes:
         return changes
 
     def close_open(self, time: int, status: str) -> list[Change]:
-        """Return the changes that mark every open run as KILLED, trials first.
-
-        The sweep ended with ``status`` at ``time``, in milliseconds since 1970.
-        """
+        """Return changes that mark open runs as KILLED at ``time`` (milliseconds), trials first."""
         reason = f"the sweep ended ({status}) before this study"
         runs = [trial.key for trial in self.ledger.trials.values() if trial.open]
         runs += [study.name for study in self.ledger.studies.values() if study.status == "running"]
@@ -106,10 +103,7 @@ class Changes:
         ]
 
     def _changes(self, event: Event) -> list[Change]:
-        """Return the changes of an event that the ledger has not applied yet.
-
-        Events that change a study's numbers of trials are handled elsewhere.
-        """
+        """Return the changes of an event that changes no study's numbers of ended trials."""
         studies, trials, time = self.ledger.studies, self.ledger.trials, event.time
         match event:
             case StudyOpened(study=run) | TrialStarted(key=run) if run in trials or run in studies:

@@ -40,11 +40,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
 
 def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
-    """Return the ids of the experiments of one sweep, or of all sweeps if ``sweep`` is None.
-
-    Raises:
-        InputError: If the tracker has no such sweep.
-    """
+    """Return the ids of one sweep's or all sweeps' experiments; ``InputError`` if there is none."""
     known = tracker.sweeps()
     if sweep is None:
         return list(known.values())

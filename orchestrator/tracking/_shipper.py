@@ -238,10 +238,7 @@ class _Shipper:
         self.shipment.runs = len(self._memory.runs)
 
     def _connect(self) -> bool:
-        """Open the tracker and restore the progress.
-
-        Return False, without connecting, if the journal has no event yet.
-        """
+        """Open the tracker and restore the progress; return False if the journal has no event."""
         if not self.journal.exists():
             return False
         first, _ = read_events(self.journal, 0, limit=1)
@@ -284,10 +281,7 @@ class _Shipper:
                 known.absorb(change)
 
     def _deliver_pending(self) -> None:
-        """Deliver all collected changes, those of studies first.
-
-        A study's run must exist before those of its trials, which name it as their parent.
-        """
+        """Deliver all collected changes, studies first: their runs are parents of trials' runs."""
         studies = [run for run in self._pending if run in self._ledger.studies]
         trials = [run for run in self._pending if run not in self._ledger.studies]
         if not self._adopted and any(run not in self._memory.runs for run in self._pending):
@@ -343,10 +337,7 @@ class _Shipper:
             raise
 
     def _upload(self, run_id: str, name: str, path: Path) -> None:
-        """Upload a file of a chosen trial.
-
-        Files in other folders are refused: an edited journal may name a private file.
-        """
+        """Upload a file of a chosen trial, no other: an edited journal may name a private one."""
         real, folder = path.resolve(), SweepFolder(self.journal.parent).chosen
         if real.is_file() and not is_inside(real, folder):
             raise RefusedError(f"artifact {name}: {real} is not delivered: it is outside {folder}")

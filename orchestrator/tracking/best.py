@@ -183,11 +183,7 @@ def _best_config(tracked: TrackedTrial) -> BestConfig:
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return (task, recipe) of every study, sorted; each argument that is given is a filter.
-
-    Raises:
-        InputError: If no study passes the filters.
-    """
+    """Return (task, recipe) of each study that passes the filters; ``InputError`` if none does."""
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}

@@ -52,10 +52,7 @@ def _lowest(study: Study) -> float:
 def best_by_recipe(
     studies: Sequence[Study], history: Ledger, named: Sequence[str], ending: str = ""
 ) -> list[Chart]:
-    """Return the chart of each recipe's lowest objective so far by trial.
-
-    ``named`` recipes have colours. There is no chart if every recipe has fewer than two trials.
-    """
+    """Return the chart of each recipe's lowest objective so far; ``named`` recipes have colours."""
     scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []
@@ -87,10 +84,7 @@ def best_of_study(study: Study, history: Ledger) -> list[Chart]:
 
 
 def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
-    """Return the layer of the best objective so far, as a line.
-
-    The axis is logarithmic if the values of ``heights`` vary widely.
-    """
+    """Return the line of the best objective so far, on an axis that suits ``heights``."""
     unit = f"validation {in_unit(shown)}"
     encoding = {
         "x": amount("trial", "trial number", axis=WHOLE),
@@ -151,10 +145,7 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a metric's median and range over seeds by epoch, in percent.
-
-    None with fewer than two epochs.
-    """
+    """Return a metric's median and range over seeds by epoch, in percent; None for one epoch."""
     chosen = study.chosen_trial
     if chosen is None:
         return None

@@ -205,10 +205,7 @@ def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return the chart of MaC-Cal's retention probability q by epoch, coloured by gamma.
-
-    Lines of further seeds are dashed.
-    """
+    """Return the chart of MaC-Cal's retention probability q by epoch; further seeds are dashed."""
     lines = [{**_line(trial, "q", study), "gamma": gamma(trial)} for trial in reversed(trials)]
     scale = {"domain": [0, 1.05], "padding": 0}
     return _by_epoch(title, lines, "gamma", "retention probability q", scale)

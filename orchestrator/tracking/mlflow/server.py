@@ -252,10 +252,7 @@ def probe(uri: str, timeout: float) -> str:
 
 
 def allowed_name(name: str) -> str:
-    """Return a name that MLflow allows for a metric or parameter.
-
-    MLflow refuses a whole batch if one name is invalid.
-    """
+    """Return a name that MLflow allows; it refuses a whole batch if one name is invalid."""
     return _FORBIDDEN.sub("_", name)[:MAX_NAME]
 
 

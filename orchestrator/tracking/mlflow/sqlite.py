@@ -20,10 +20,7 @@ HEADER = b"SQLite format 3\0"
 
 
 def require_database(file: Path, hint: str = ELSEWHERE) -> None:
-    """Raise ``InputError`` if a file is absent or not a SQLite database; an empty file passes.
-
-    ``hint`` is the part of the message that says how to name another database.
-    """
+    """Raise ``InputError`` with a hint if a file is absent; also if it is no SQLite database."""
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):
@@ -114,10 +111,7 @@ def exclusive(file: Path) -> Iterator[None]:
 
 
 def relocate(file: Path, experiment: str, before: str, place: str) -> None:
-    """Change the folder of an experiment's files from ``before`` to ``place``.
-
-    MLflow cannot do this.
-    """
+    """Change the folder of an experiment's files from ``before`` to ``place``; MLflow cannot."""
     if before == place:
         return
     with closing(sqlite3.connect(file, timeout=OPEN_WAIT)) as database, database:
