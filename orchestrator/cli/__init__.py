@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
         not verified; 4 for a night that could not run; 5 if memory ran out; 130 when interrupted.
     """
     try:
-        # Importing takes memory as well.
+        # Importing can run out of memory, so it is inside the try block.
         from orchestrator.cli._app import main as run
 
         return run(arguments)

@@ -59,7 +59,7 @@ class _Commands(TyperGroup):
     """The top-level commands, including hints for commands that were renamed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the first argument names."""
+        """Find the command that the first argument names; raise ``InputError`` for an old name."""
         if args[0] in MOVED and not ctx.resilient_parsing:
             raise InputError(f"{args[0]!r} is now 'calsweep {MOVED[args[0]]}'")
         return super().resolve_command(ctx, args)
@@ -108,10 +108,10 @@ GROUPS: Mapping[str, tuple[str, Commands]] = {
         "Publish results, and verify those of others.",
         (publish, merge, verify, predictions, accept, board),
     ),
-    "features": ("Compute features of networks, to train heads on.", (extract,)),
+    "features": ("Compute the features of a network, to train heads on them.", (extract,)),
     "logits": ("Calibrate files of logits.", (calibrate, apply, arena)),
-    "storage": ("Deliver missing runs, and remove artifacts that no sweep needs.", (sync, gc)),
-    "search": ("Search stored trials again, or export them.", (replay, export_blackbox)),
+    "storage": ("Upload missing runs, and remove artifacts that no sweep needs.", (sync, gc)),
+    "search": ("Repeat searches on stored trials, or export trials.", (replay, export_blackbox)),
     "nightly": (
         "Run a fixed benchmark every night, and report when something got worse.",
         (nightly.run, nightly.status, nightly.history, nightly.accept, nightly.gate),

@@ -39,14 +39,15 @@ def arena(
     sweep: SweepFile,
     format: TextFormat = "terminal",
     diagram: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw the ranks by NLL: .pdf, .png or .svg.")
+        Path | None,
+        typer.Option(dir_okay=False, help="File for a diagram of NLL ranks: .pdf, .png or .svg."),
     ] = None,
     processes: Processes = None,
 ) -> None:
-    """Fit every calibrator of a sweep of logits on every split, with its published values.
+    """Fit every calibrator of a sweep file on every split of its logits, and compare the results.
 
-    Nothing is searched, tracked or stored, so thousands of fits take minutes. The sweep file is the
-    same as for `calsweep run`.
+    Calibrators use their published parameter values. Nothing is searched, tracked or stored, so
+    thousands of fits take minutes. The sweep file is the same as for `calsweep run`.
     """
     from orchestrator.cli._ranks import check_diagram, save_diagram
     from orchestrator.running.arena import run_arena
@@ -67,7 +68,7 @@ def arena(
 
 
 def show_arena(found: Arena, format: str) -> None:
-    """Print the standings of an arena, with notes."""
+    """Print the results of an arena: as CSV, or as a table followed by notes."""
     if format == "csv":
         print_csv(FIELDS, map(_figures, found.standings))
         return
@@ -81,8 +82,8 @@ def _notes(found: Arena) -> Iterator[str]:
         f"{many(len(found.networks), 'network')} ({', '.join(found.networks)}), "
         f"{many(found.tasks, 'task')}, {many(found.seeds, 'split')} of each; "
         f"gains are relative to {found.baseline!r}, above 0 is better; "
-        "strength: Elo points relative to it, by a Bradley-Terry model of the lower NLL; in "
-        "brackets: 95 % intervals from resampled networks and splits"
+        f"strength: Elo points relative to {found.baseline!r}, from a Bradley-Terry model in which "
+        "the lower NLL wins; in brackets: 95 % intervals from resampled networks and splits"
     )
     if found.lacking:
         yield f"groups: too few networks for a test by NLL; add at least {found.lacking} more"

@@ -29,7 +29,9 @@ def best(
         str | None, typer.Option(help="dataset/model/protocol, or the task's name; default: all.")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Such as mbls+macal; default: all.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of trials, best first.")] = 1,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of trials per task and recipe, best first.")
+    ] = 1,
     since: Annotated[
         str | None, typer.Option(help="Only studies started on DATE or later.")
     ] = None,
@@ -40,25 +42,26 @@ def best(
         list[str] | None, typer.Option(help="Only sweeps with KEY=VALUE in `tags`; repeatable.")
     ] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(help="Only data with this hash prefix; any: rank all together.")
+        str | None,
+        typer.Option(help="Only data whose hash begins with this; any: rank all data together."),
     ] = None,
     code: Annotated[
-        str | None, typer.Option(help="Only this git commit; any: rank all together.")
+        str | None, typer.Option(help="Only this git commit; any: rank all commits together.")
     ] = None,
     format: Annotated[
-        Format, typer.Option(help="yaml, json, or fixed: the block for another sweep file.")
+        Format, typer.Option(help="yaml, json, or fixed: a block for another sweep file.")
     ] = "yaml",
     out: Annotated[
         Path | None, typer.Option(help="Write OUT.yaml and OUT.json instead of printing.")
     ] = None,
     promote: Annotated[
-        bool, typer.Option("--promote", help="Register the best one's weights as the champion.")
+        bool, typer.Option("--promote", help="Register the best trial's weights as the champion.")
     ] = False,
     as_json: Json = False,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> int:
-    """Print the best configuration of recipes: the `fixed` block for another sweep file."""
+    """Print the best configuration of each recipe on each task, with its validation metrics."""
     from orchestrator.tracking import best_config, known_studies, storage_uri
 
     uri = tracking_uri or storage_uri(storage, None if sweep is None else [sweep])
@@ -128,7 +131,10 @@ def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
 
 
 def _local(time: datetime) -> datetime:
-    """Return a time in local time; from Python 3.12 on, ``date.max`` cannot be converted."""
+    """Return a time with a time zone: the local one, except on ``date.max``.
+
+    From Python 3.12 on, a time on ``date.max`` cannot be converted; without a zone it gets UTC.
+    """
     if time.date() == date.max:
         return time if time.tzinfo else time.replace(tzinfo=UTC)
     return time.astimezone()

@@ -73,12 +73,13 @@ def _show(found: list[ClaimVerdict], markdown: bool) -> None:
         where = "" if sets == "*" else f" on data sets {sets}"
         console.print(f"  no sweep here has predictions of both {both}{where}\n")
     console.print(
-        "intervals: 95 % for each row, over seeds that were not used by a search and over test "
-        "data; p: Holm's correction over all rows of a claim; detectable: the smallest difference "
-        "found in 80 % of cases; in this regime: networks less accurate than the paper's, or other "
-        "data; on these logits: no network was trained, and one seed is only over test data; "
-        "accuracy lost: at most twice chance, or over 2 points below the method alone, so the row "
-        "does not count for calibration"
+        "interval: 95 % for each row, over test data and over the seeds that no search used; p: "
+        "with Holm's correction over all rows of a claim; detectable: the smallest true difference "
+        "that would be found in 80 % of cases; in this regime: the networks are less accurate than "
+        "the paper's, or the data is different; on these logits: no network was trained, and with "
+        "one seed the interval is only over test data; accuracy lost: the accuracy is at most "
+        "twice that of chance, or over 2 points below that of the method alone, so the row does "
+        "not count for calibration"
     )
 
 

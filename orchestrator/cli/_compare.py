@@ -60,17 +60,18 @@ def compare(
     ] = False,
     question: Annotated[
         Literal["deploy", "spread"] | None,
-        typer.Option(help="deploy: the best recipe, in five lines; spread: shares of variance."),
+        typer.Option(help="deploy: the best recipes by several metrics; spread: variance shares."),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Only this task; default: each.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only this task; default: all tasks.")] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The recipe to compare with; default: ce, or given.")
+        str | None,
+        typer.Option(help="The recipe to compare with; default: ce (given logits: given)."),
     ] = None,
     metric: Annotated[str, typer.Option(help="Metric to compare, such as ece or acc.")] = "ece",
     draws: Annotated[int, typer.Option(min=1, help="Resamples of the test data.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     over_seeds: Annotated[
-        bool, typer.Option("--over-seeds", help="Intervals over seeds as well as test rows.")
+        bool, typer.Option("--over-seeds", help="Intervals over seeds and over test rows.")
     ] = False,
     control: Annotated[str, typer.Option(help="With --ranks: compare with this recipe only.")] = "",
     out: Annotated[
@@ -85,9 +86,9 @@ def compare(
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Compare recipes with a baseline: paired bootstrap over test data, and noise floors.
+    """Compare recipes with a baseline, using a paired bootstrap over test data and noise floors.
 
-    With --ranks, --claims or --question spread, several sweeps are judged together.
+    --ranks, --claims and --question spread accept several sweeps and judge them together.
     """
     from orchestrator import statistics
     from orchestrator.storage.storage import Storage
@@ -183,7 +184,7 @@ def _show_spread(
         sweeps = list(_by_sweep(own).values())
         _check_apart(sweeps)
         boards = [statistics.board(each, store, metric, draws=draws, seed=seed) for each in sweeps]
-        # If each seed draws its own split, splits are no separate source of variance.
+        # If each seed draws its own split, their shares of the variance cannot be separated.
         splits = ["" if varied else each[0].fingerprint for each in sweeps]
         found += statistics.spreads(boards, splits)
     if format in RECORDS:
@@ -205,7 +206,7 @@ def _percent(share: float | None) -> str:
 
 
 def _not_known(found: Sequence[Spread], varied: bool) -> str:
-    """Return the end of a line: unknown shares of variance, and the sweeps that would show them."""
+    """Return the end of a line: the unknown shares of the variance, and how to measure them."""
     again = "sweeps with other names and other `seeds`"
     missing = {
         "seeds (run with several `seeds`)": any(one.seeds is None for one in found),
@@ -227,7 +228,7 @@ def _by_sweep(results: list[StudyResult]) -> dict[str, list[StudyResult]]:
 
 
 def _check_apart(sweeps: Sequence[list[StudyResult]]) -> None:
-    """Refuse sweeps that share networks: these figures are equal, not repeated measurements."""
+    """Raise ``InputError`` if two sweeps share a network: its results are not independent."""
     known: dict[str, StudyResult] = {}
     for results in sweeps:
         for result in results:
@@ -293,11 +294,11 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
     )
     yield "detectable: the smallest true difference that would be found in 80% of cases"
     if comparison.flipped:
-        yield "flipped: test rows whose predicted class is not the baseline's"
+        yield "flipped: share of test rows with another predicted class than the baseline's"
     if comparison.floors:
         yield (
-            "noise floor: figure of a perfectly calibrated network with the same probabilities; "
-            "≈ a difference not above it, for which the interval is too narrow"
+            "noise floor: the metric of a perfectly calibrated network with the same "
+            "probabilities; ≈ the difference is not above the floor, and its interval is too narrow"
         )
 
 

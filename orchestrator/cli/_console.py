@@ -95,7 +95,7 @@ def _finite(value: object) -> object:
 
 
 def complain(text: str, command: str = "calsweep") -> None:
-    """Print one line on standard error."""
+    """Print ``command: text`` as one line on standard error."""
     typer.echo(one_line(f"{command}: {text}", LONGEST), err=True)
 
 

@@ -47,11 +47,14 @@ def doctor(
     plugin: Annotated[
         str | None,
         typer.Option(
-            help="Check this file, folder or package instead; its tracker at --tracking-uri."
+            help="Check only this plugin, a file, folder or package; its tracker: --tracking-uri."
         ),
     ] = None,
 ) -> int:
-    """Check versions, GPUs, Ray, tracking, storage and data, and show remedies."""
+    """Check versions, GPUs, Ray, tracking, storage and data, and show remedies.
+
+    If no check fails and sweeps had excluded this machine, they use it again.
+    """
     from orchestrator.storage.storage import Storage
 
     if plugin is not None:
@@ -69,7 +72,7 @@ def doctor(
     if any(each.mark == "FAIL" for each in findings):
         return 1
     if Storage(storage).take_machine_back(os.uname().nodename) and not as_json:
-        echo("ok   machine: included again, sweeps start trials here")
+        echo("ok   machine: no longer excluded; sweeps start trials here again")
     return 0
 
 
@@ -80,14 +83,14 @@ def _print(finding: Finding, as_json: bool) -> None:
 
 
 def _together(data: Sequence[Finding]) -> Iterator[Finding]:
-    """Summarise present and absent data sets, in one line each."""
+    """Yield one line that lists the present data sets and one that lists the absent ones."""
     names = [finding.subject.removeprefix(DATASET) for finding in data]
     present = [name for name, finding in zip(names, data, strict=True) if finding.mark == "ok"]
     if present:
         yield Finding("data sets", ", ".join(present))
     if absent := [name for name in names if name not in present]:
         remedy = "most are downloaded on first use; calsweep doctor --json says how to get each"
-        yield Finding("data sets", f"not here: {', '.join(absent)}", remedy, optional=True)
+        yield Finding("data sets", f"not stored: {', '.join(absent)}", remedy, optional=True)
 
 
 def _findings(tracking_uri: str | None, storage: str) -> Iterator[Finding]:
@@ -117,7 +120,7 @@ def _gpus() -> Finding:
 
 
 def _steps() -> Iterator[Finding]:
-    """Run one training step on every GPU."""
+    """Run one training step on every GPU; yield the outcome of each."""
     import torch
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
@@ -261,7 +264,7 @@ def check_plugin(plugin: str, tracker: str | None, as_json: bool) -> int:
 
 
 def _plugin_checks(found: "Plugin", tracker: str | None) -> Iterator[dict[str, str]]:
-    """Yield the result of each check, and the parts without any check."""
+    """Yield the result of each check that applies, then the parts that no check covers."""
     from orchestrator.tracking.contract import tracker_checks
     from trainables.contracts import checks_of
 

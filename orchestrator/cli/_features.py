@@ -17,7 +17,7 @@ def extract(
     quiet: Quiet = False,
     plugin: Plugins = None,
 ) -> None:
-    """Compute the features of a network on all rows of a data set, for tasks `features: FOLDER`.
+    """Compute a network's features of all rows of a data set, for tasks with `features: FOLDER`.
 
     After an interruption, run the same command again to continue.
     """

@@ -34,7 +34,7 @@ SPACES = ("methods", "refinements", "calibrators", "objectives")
 
 def list_names(
     what: Annotated[Catalogue, typer.Argument(help="What to list.")],
-    storage: Annotated[str | None, typer.Option(help="With sweeps: their storage folder.")] = None,
+    storage: Annotated[str | None, typer.Option(help="Storage folder, for `list sweeps`.")] = None,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:

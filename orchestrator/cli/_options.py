@@ -24,10 +24,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
 Fresh = Annotated[
     bool, typer.Option(help="Start over under the next free name, keeping the old results.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="As JSON, with everything.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Kind = Annotated[
     str | None,
-    typer.Option(help="Content of the file: logits or probs; default: by its array's name."),
+    typer.Option(help="Content of the file: logits or probs; default: from the array's name."),
 ]
 Plugins = Annotated[
     list[str] | None,
@@ -39,7 +39,9 @@ Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 StorageFolder = Annotated[str, typer.Option(help="Storage folder.")]
 DataRoot = Annotated[str, typer.Option(help="Folder of downloaded data sets.")]
-Tolerance = Annotated[float, typer.Option(min=0.0, help="Largest difference of equal figures.")]
+Tolerance = Annotated[
+    float, typer.Option(min=0.0, help="Largest difference at which figures count as equal.")
+]
 SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=False)]
 SweepName = Annotated[
     str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())
@@ -114,7 +116,7 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
 def use_columns(
     results: list[StudyResult], metrics: Iterable[str], storage: str
 ) -> list[StudyResult]:
-    """Add the metrics that are computed only on request, from stored predictions."""
+    """Return the results, including those of ``metrics`` that are computed only on request."""
     from trainables.metrics import METRICS
 
     if not (columns := METRICS.columns(metrics)):
@@ -130,7 +132,10 @@ def use_columns(
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:
-    """Return each sweep's results from its journal; from a tracker if named or without journal."""
+    """Return each sweep's results from its journal in the storage.
+
+    They come from the tracker if ``tracking_uri`` is given or the storage has no such journal.
+    """
     from orchestrator.tracking import storage_uri, study_results
 
     names = list(dict.fromkeys(sweeps))
@@ -182,7 +187,7 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule("--tracking-uri", "--storage", ASKS),
     ),
-    "submit": (Rule("--slurm", "--address --wait", "`calsweep status` shows a job of SLURM"),),
+    "submit": (Rule("--slurm", "--address --wait", "follow a SLURM job with `calsweep status`"),),
     "table": (PRINTS,),
     "best": (
         PRINTS,
@@ -209,7 +214,7 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "package publish": (
-        Rule("--to", "--out --logits", "a repository has all that `package verify` needs"),
+        Rule("--to", "--out --logits", "a repository always has what `package verify` needs"),
     ),
     "doctor": (Rule("--plugin", "--storage --data-root", "only the plugin is checked"),),
     "list": (Rule("--storage", "--plugin", "plugins have no sweeps"),),

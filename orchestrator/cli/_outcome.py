@@ -51,12 +51,16 @@ def run_and_show(
     try:
         with interrupt_on_sigterm():
             return show_outcome(outcome, address)
-    except KeyboardInterrupt:  # The next run writes tables and report.
+    except KeyboardInterrupt:  # The next run writes the remaining tables and the report.
         return show_outcome(replace(outcome, status="interrupted"), address)
 
 
 def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
-    """Print the table and the paths of all results; return the exit code."""
+    """Print and write the results of an ended sweep, or print how to resume an interrupted one.
+
+    Returns:
+        The exit code: 0, 1 if the sweep failed or its files could not be written, or 130.
+    """
     whole = True
     if outcome.status == "interrupted":
         spec = outcome.spec
@@ -104,7 +108,7 @@ def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
 
 
 def _report(folder: SweepFolder) -> None:
-    folder.fetch(files=True)  # Other machines may have drawn the diagrams.
+    folder.fetch(files=True)  # Other machines may have stored diagrams of the report.
     output().print(f"report: {_relative(write_page(from_folder(folder), folder.report))}")
 
 
@@ -115,7 +119,10 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
 
 
 def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
-    """Deliver an ended sweep's file, tables and report to a tracker, as a separate run."""
+    """Deliver the sweep file, tables and report of an ended sweep to a tracker, as a separate run.
+
+    Nothing is delivered if the sweep was interrupted, has not ended or has no table.
+    """
     from orchestrator.tracking import SingleRun, deliver_run
 
     ledger, table = read_ledger(folder.journal), folder.table("md")

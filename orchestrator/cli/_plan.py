@@ -31,7 +31,7 @@ def plan(
         int | None, typer.Option(min=1, help="With --nodes: CPUs per node; default: no limit.")
     ] = None,
 ) -> None:
-    """Show the trials of a sweep file, and which results are stored already."""
+    """Show the trials of a sweep file, and how many of the results are stored already."""
     from orchestrator.cluster.size import PLENTY, ClusterSize
     from orchestrator.sweep.plan import make_plan
     from orchestrator.sweep.spec import load_sweep
@@ -118,7 +118,7 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
 
 
 def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
-    """Return the values of ``FIELDS``."""
+    """Return the values of ``FIELDS`` for a study."""
     upstream = study.recipe.upstream.name if study.recipe.upstream else ""
     found = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
     searches = ", ".join(found) if study.trials > 1 and found else "nothing: one trial"
@@ -127,7 +127,7 @@ def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
 
 
 def _print_work(stages: Sequence[StagePreview]) -> None:
-    """Print the number of new, reused and repeated results of each stage."""
+    """Print how many results of each stage are computed, reused, or must be computed again."""
     rows = []
     for stage in stages:
         each = "" if stage.seconds is None else duration(stage.seconds)
@@ -140,5 +140,5 @@ def _print_work(stages: Sequence[StagePreview]) -> None:
         if stage.dropped:
             output().print(
                 f"{stage.task}: at least {many(stage.dropped, f'{stage.stage} outcome')} must be "
-                "computed again, because their weights were dropped (keep: logits)"
+                "computed again, because `keep: logits` removed their weights"
             )

@@ -25,7 +25,7 @@ def predictions(
     seed: Annotated[int | None, typer.Option(help="Only this seed.")] = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Write logits, labels and row numbers of a table's cells, on the test data of each seed."""
+    """Write test logits, labels and row numbers for the cells of a table, one file per seed."""
     from orchestrator.packages.stored import StoredSweep
     from orchestrator.storage.storage import Storage
 

@@ -24,7 +24,7 @@ def replay(
         list[str] | None, typer.Option(help="Only this sweep; may be given again.")
     ] = None,
     searches: Annotated[
-        int | None, typer.Option(min=1, help="Searches of each study, instead of the file's.")
+        int | None, typer.Option(min=1, help="Number of searches per study, instead of the file's.")
     ] = None,
     judge: Annotated[
         str | None, typer.Option(help="Test metric of the choices, instead of the file's.")

@@ -37,7 +37,8 @@ def run(
         str | None, typer.Option(help="Name of a sweep to resume; needs no sweep file.")
     ] = None,
     reproduce: Annotated[
-        str | None, typer.Option(help="Tracked run to compute again: 0 if its figures are equal.")
+        str | None,
+        typer.Option(help="Tracked run to compute again; exit code 0 if all figures are equal."),
     ] = None,
     storage: SweepStorage = None,
     dry_run: DryRun = False,
@@ -46,7 +47,8 @@ def run(
     quiet: Quiet = False,
     take: Take = False,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="With --reproduce: largest difference of equal figures.")
+        float,
+        typer.Option(min=0.0, help="With --reproduce: difference up to which figures are equal."),
     ] = 1e-6,
     data_root: Annotated[
         str, typer.Option(help="With --reproduce: folder of downloaded data sets.")
@@ -85,7 +87,7 @@ def run(
 
 
 def _start_early(document: Mapping[str, Any]) -> None:
-    """Start the executor's processes, so that they import PyTorch while this one does."""
+    """Start the executor's processes now, so that they import PyTorch while this process does."""
     from orchestrator.sweep.executors import DEFAULT_EXECUTOR, EXECUTORS
 
     executor, resources = document.get("executor", DEFAULT_EXECUTOR), document.get("resources")
@@ -106,7 +108,7 @@ def submit(
     nodes: Annotated[int, typer.Option(min=1, help="With --slurm: nodes.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="With --slurm: GPUs per node.")] = 0,
     slurm_array: Annotated[
-        int, typer.Option(min=0, help="With --slurm: additional preemptible nodes, a job each.")
+        int, typer.Option(min=0, help="With --slurm: more preemptible nodes, one job per node.")
     ] = 0,
     time: Annotated[
         str, typer.Option(help="With --slurm: time limit; the job is then queued again.")

@@ -43,7 +43,7 @@ def sync(
 
 
 def _renew_database(folder: SweepFolder, uri: str) -> None:
-    """Rename the storage's database if it is damaged; the journals have the same content."""
+    """Rename the storage's database if it is damaged; a new one is filled from the journals."""
     from orchestrator.sweep.tracking_uri import database_uri, sqlite_file
     from orchestrator.tracking.mlflow.sqlite import damage_of, set_aside
 

@@ -73,7 +73,10 @@ def table(
     out: Out = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Print a comparison table of sweeps; for repeated rows, the sweep named first counts."""
+    """Print a comparison table of sweeps.
+
+    If several sweeps have the same row, the table shows that of the sweep named first.
+    """
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
@@ -81,7 +84,9 @@ def table(
     if format == "parquet" and out is None:
         raise InputError("--format parquet cannot be printed; use --out FILE.parquet")
     if "gain" in shown and baseline is not None:
-        raise InputError("--show gain and --baseline exclude each other: both follow a figure")
+        raise InputError(
+            "--show gain and --baseline exclude each other: both show a difference after a figure"
+        )
     found = tracked_results(sweeps or ["demo"], None, storage)
     if "comparable" in shown:
         found = [[replace(own, run_ids=(), seconds=()) for own in sweep] for sweep in found]
@@ -148,7 +153,8 @@ def _resampled(
         allowed = ", ".join(METRICS.measurable)
         raise InputError(f"--show {option}: no column of the table is one of {allowed}")
     if others := [metric for metric in table.metrics if metric not in metrics]:
-        echo(f"--show {option}: not computed from test rows alone: {', '.join(others)}", err=True)
+        skipped = f"skipped {', '.join(others)}, which test rows alone do not determine"
+        echo(f"--show {option}: {skipped}", err=True)
     store, numbers, total = Storage(storage).store(), count(1), len(metrics) * len(results)
     found = {}
     with progress_bar("resampling") as show:

@@ -16,25 +16,25 @@ from trainables.common.words import many
 
 ACCEPTED, REFUSED = 0, 3
 Out = Annotated[
-    Path, typer.Option(help="Folder of page and package; or FILE.calsweep.", show_default=False)
+    Path, typer.Option(help="Folder for page and package, or FILE.calsweep.", show_default=False)
 ]
 
 
 def publish(
     sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of page and package; or FILE.calsweep.")
+        Path | None, typer.Option(help="Folder for page and package, or FILE.calsweep.")
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="Data set repository on the Hub, hf:ORG/NAME; or a folder in its form."),
+        typer.Option(help="Data set repository on the Hub, hf:ORG/NAME, or a folder like it."),
     ] = None,
     license: Annotated[
         str, typer.Option(help="The license of the results, such as a URL.")
     ] = "no license is stated",
     logits: Annotated[
         bool,
-        typer.Option("--logits", help="With FILE.calsweep: also all that `package verify` needs."),
+        typer.Option("--logits", help="With FILE.calsweep: add all that `package verify` needs."),
     ] = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -54,7 +54,7 @@ def publish(
     for name in written:
         echo(f"wrote {name}")
     if to and not to.startswith(HUB):
-        echo(f"its files name the repository {YOURS}; replace that by yours before you upload them")
+        echo(f"the files name the repository {YOURS}; replace that by your own before the upload")
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
             echo(
@@ -85,14 +85,15 @@ def verify(
     ] = 0.1,
     trial: Annotated[
         list[str] | None,
-        typer.Option(help="Compute the trial again whose key begins so; repeatable."),
+        typer.Option(help="Compute again the trial whose key begins with this; repeatable."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed for choosing these trials; default: random.")
     ] = None,
     tolerance: Tolerance = 1e-6,
     revision: Annotated[
-        str | None, typer.Option(help="The code that may have computed it; default: this one.")
+        str | None,
+        typer.Option(help="Git commit that must have computed it; default: the present one."),
     ] = None,
     trust_plugins: Annotated[
         bool, typer.Option("--trust-plugins", help="Run the code of plugins inside the package.")
@@ -104,7 +105,7 @@ def verify(
     data_root: DataRoot = "data",
     as_json: Json = False,
 ) -> int:
-    """Verify a package by computing its figures again: 0 if they are equal, 3 if not.
+    """Verify a package by computing its figures again; exit codes: 0 accepted, 3 refused.
 
     Checks every figure, the data, splits, searches and choices; then computes some trials again.
     """
@@ -146,15 +147,18 @@ def board(
     out: Annotated[
         Path, typer.Option(dir_okay=False, help="The HTML file to write.", show_default=False)
     ],
-    metric: Annotated[str, typer.Option(help="Sorts the rows and finds ties.")] = "ece",
+    metric: Annotated[
+        str, typer.Option(help="Metric by which rows are sorted and ties are found.")
+    ] = "ece",
     retrain: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the trials to compute again.")
     ] = 0.0,
     data_root: DataRoot = "data",
 ) -> None:
-    """Write a page with the rows of many packages, marks for verified rows, and letters for ties.
+    """Write a page with the rows of many packages, in which verified rows are marked.
 
-    A package that is not verified stays on the page, with the reason.
+    Rows that do not differ significantly share a letter. A package that is not verified stays on
+    the page, with the reason.
     """
     from orchestrator.logits.files import write_whole
     from orchestrator.packages.board import render_board
@@ -179,9 +183,9 @@ def accept(
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Decide whether a change is significantly better: 0 to keep it, 3 to discard it.
+    """Decide whether a change is significantly better; exit codes: 0 keep it, 3 discard it.
 
-    The level is corrected for the changes tried so far, which are in BASE.tries.json.
+    The significance level is corrected for the changes tried so far, stored in BASE.tries.json.
     """
     from orchestrator.packages.accept import accept as decide
     from orchestrator.tables.columns import column
@@ -194,7 +198,7 @@ def accept(
         echo(
             f"{'keep' if found.keep else 'discard'}: {column(metric).label} "
             f"{column(metric).show_change(found.difference)} over {cells}, p {found.p_value:.2g}, "
-            f"needed {found.level:.2g} (try {found.tries})"
+            f"needed at most {found.level:.2g} (try {found.tries})"
         )
     return ACCEPTED if found.keep else REFUSED
 
@@ -209,7 +213,7 @@ def export_blackbox(
     ] = None,
     every_epoch: Annotated[
         bool,
-        typer.Option("--every-epoch", help="Compute trials again for earlier epochs' predictions."),
+        typer.Option("--every-epoch", help="Compute trials again, for predictions of all epochs."),
     ] = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:

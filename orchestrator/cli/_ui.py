@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Port = Annotated[
     int | None,
-    typer.Option(min=0, max=65535, help="Default: a fixed one, or a free one if that is taken."),
+    typer.Option(min=0, max=65535, help="Default: a fixed port, or a free one if it is taken."),
 ]
 
 
@@ -29,7 +29,7 @@ def ui(
     ] = None,
     storage: StorageFolder = DEFAULT_STORAGE,
     host: Annotated[
-        str, typer.Option(help="Where to listen; only this machine reaches the default.")
+        str, typer.Option(help="Address to listen on; only this machine can reach the default.")
     ] = "127.0.0.1",
     port: Port = None,
 ) -> None:
@@ -52,7 +52,7 @@ def _serve(storage: Storage, host: str, port: int | None) -> None:
     with progress_bar("reading journals") as show:
         book.read_on(show)
     for name in book.outside:
-        complain(f"sweep {name!r} is not shown: it has links out of the storage, or pipes")
+        complain(f"sweep {name!r} is not shown: it has pipes, or links to files elsewhere")
     serve(book, host, port, _announce)
 
 
@@ -60,4 +60,4 @@ def _announce(address: Address) -> None:
     echo(f"open {address.url}")
     echo("Ctrl-C ends it; only notes are written, and sweeps keep running")
     if address.open:
-        complain("other machines can reach this, and the token travels unencrypted")
+        complain("other machines can reach this server, and the token is sent unencrypted")

@@ -59,7 +59,7 @@ def status(
 
 
 def _jobs(folders: "Iterable[SweepFolder]") -> "dict[str, Job]":
-    """Return the sweeps' last jobs of SLURM; a note says if SLURM does not answer."""
+    """Return the last SLURM job of each sweep that has one; print a note if SLURM fails."""
     from orchestrator.cluster.slurm_queue import find_jobs
 
     jobs, note = find_jobs(folders)
@@ -140,7 +140,7 @@ def logs(
     as_json: Json = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Show the log of a trial or of a SLURM job; without one, the last line of each log."""
+    """Show the log of a trial or of a SLURM job; if none is named, the last line of each log."""
     from orchestrator.cluster.slurm_queue import outputs
     from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.status import title
@@ -191,7 +191,7 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take
     folder = _existing(name, storage)
     if not folder.is_owned() and (job := queued_job(folder)):
         cancel_job(folder, job)
-        echo(f"{name} is out of SLURM's queue; resume it with {_about(folder, 'run --resume')}")
+        echo(f"{name} left SLURM's queue; resume it with {_about(folder, 'run --resume')}")
         return
     _running(name, storage, take).set_control(CANCEL)
     echo(f"{name} stops within seconds; resume it with {_about(folder, 'run --resume')}")

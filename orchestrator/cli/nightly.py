@@ -51,12 +51,12 @@ def judged_nights(benchmark: nightly.Nightly) -> list[tuple[nightly.NightRecord,
 
 
 def all_cells(records: Sequence[nightly.NightRecord]) -> list[nightly.CellKey]:
-    """Return the cells of all nights."""
+    """Return the cells (recipe, task and metric) of all nights, each once."""
     return list(dict.fromkeys(cell for record in records for cell in record.cells))
 
 
 def matching_cells(text: str, known: Sequence[nightly.CellKey]) -> list[nightly.CellKey]:
-    """Return the cells of ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK``; at least one."""
+    """Return the cells that ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK`` names, one or more."""
     try:
         wanted = nightly.CellKey.parse(text)
     except ValueError as error:
@@ -173,7 +173,7 @@ def _outcome(night: nightly.Night) -> tuple[str, str]:
 
 
 def _cells_of(records: Sequence[nightly.NightRecord], metric: str) -> list[nightly.CellKey]:
-    """Return the cells of one metric."""
+    """Return the cells of one metric; raise ``InputError`` if only other metrics are recorded."""
     known = all_cells(records)
     cells = [cell for cell in known if cell.metric == metric]
     if known and not cells:
@@ -197,13 +197,13 @@ def _print_trends(
 def history(
     file: File = None,
     cell: Annotated[
-        list[str] | None, typer.Option(help="RECIPE on TASK: METRIC; several; default: all.")
+        list[str] | None, typer.Option(help="RECIPE on TASK: METRIC; repeatable; default: all.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder for history.csv and history.png.")
     ] = None,
 ) -> int:
-    """Write every cell's series as a plot and as CSV."""
+    """Write the values of each recipe, task and metric over the nights, as a plot and as CSV."""
     benchmark = load(file)
     judged = judged_nights(benchmark)
     records = [record for record, _ in judged]
@@ -235,10 +235,10 @@ def accept(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", help="First night of the new series; default: of the change."),
+        typer.Option("--from", help="First night of the new series; default: when it changed."),
     ] = None,
 ) -> int:
-    """Record that a change is intended: the cell's series restarts."""
+    """Record that a change is intended, so that later nights are compared with the new level."""
     benchmark = load(file)
     judged = judged_nights(benchmark)
     if not why.strip():
@@ -250,7 +250,7 @@ def accept(
     names = [record.night for record, _ in judged]
     night = since or _first_night(judged[-1][1], changed, names)
     if night not in names:
-        raise InputError(f"--from: {night!r} has no verdict; the last is {names[-1]}")
+        raise InputError(f"--from: night {night!r} has no verdict; the last one is {names[-1]}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entry = nightly.Acceptance(changed, night, " ".join(why.split()), now)
     benchmark.book(fresh=False).accept(entry)
@@ -259,7 +259,10 @@ def accept(
 
 
 def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey, names: Sequence[str]) -> str:
-    """Return the first night of a cell's change; ``names`` are in the order of running."""
+    """Return the first night of a cell's change, or the verdict's night if no finding dates it.
+
+    ``names`` are all nights, in the order in which they ran.
+    """
     found = chain.from_iterable(verdict.findings.values())
     since = [f.since for f in found if cell in (f.cell, f.cell._replace(metric="")) and f.since]
     places = {night: place for place, night in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: a sweep stops cleanly and soon."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP, so that a sweep stops cleanly and soon."""
 
 import signal
 import sys
@@ -11,29 +11,29 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 GRACE_SECONDS = 3  # Tune itself waits up to fifteen seconds for its trials.
-AGAIN_SECONDS = 0.1
+AGAIN_SECONDS = 0.1  # Delay after which a lost KeyboardInterrupt is raised again.
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Within the block treat SIGTERM, and SIGHUP unless it is ignored, as Ctrl-C."""
+    """Treat SIGTERM, and SIGHUP unless it is ignored, as Ctrl-C within the block."""
     with _handled(dict.fromkeys(_endings(), signal.default_int_handler)):
         yield
 
 
 def _endings() -> list[signal.Signals]:
-    """Return the signals besides Ctrl-C that end a program; ``nohup`` ignores SIGHUP."""
+    """Return SIGTERM, and SIGHUP unless it is ignored (as under ``nohup``)."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager
 def interrupt_later(seconds: int | None = None) -> Iterator[None]:
-    """Delay Ctrl-C, SIGTERM and SIGHUP until a block that must not be left half done has ended.
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the block, which must not stop halfway, has ended.
 
     Args:
-        seconds: Interrupt the block this long after the first signal, or at a second signal; None
-            for never.
+        seconds: Interrupt the block this long after the first signal, or at a second signal. None
+            means that the block is never interrupted.
 
     Raises:
         KeyboardInterrupt: If a signal came.
@@ -67,8 +67,9 @@ def interrupt_later(seconds: int | None = None) -> Iterator[None]:
 def stop_promptly() -> Iterator[None]:
     """Stop a run of Tune within the block when Ctrl-C, SIGTERM or SIGHUP comes.
 
-    Tune is first asked to stop its trials. After three seconds, or at a second signal, the block is
-    interrupted; trials resume from their own checkpoints.
+    If Tune runs, it is asked to stop its trials; after three seconds, or at a second signal, the
+    block is interrupted. If Tune does not run, the block is interrupted at once. Trials resume from
+    their own checkpoints.
 
     Raises:
         KeyboardInterrupt: If such a signal came, even if the block was done.
@@ -102,7 +103,11 @@ def stop_promptly() -> Iterator[None]:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Install signal handlers within the block; raise a KeyboardInterrupt lost in a callback."""
+    """Install signal handlers within the block; do nothing outside the main thread.
+
+    Python only prints a KeyboardInterrupt that is raised in a callback such as ``__del__``, so a
+    timer raises it again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

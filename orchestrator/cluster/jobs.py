@@ -34,7 +34,7 @@ CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
-    """Refuse an invalid address of a Ray cluster, or one with a login, which Ray would ignore."""
+    """Raise ``InputError`` for an invalid address of a Ray cluster, or for one with a login."""
     if address in ("auto", "local"):
         return
     if address.startswith(CLIENT):
@@ -60,7 +60,7 @@ def _is_host_and_port(text: str) -> bool:
 
 
 def job_client(address: str) -> JobSubmissionClient:
-    """Return a client of a cluster's job server, by its dashboard's address."""
+    """Return a client for Ray's job server at the address of a dashboard."""
     check_cluster(address)
     try:
         from ray.job_submission import JobSubmissionClient
@@ -92,7 +92,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
         write_files(Path(folder), files)
         client.submit_job(
             submission_id=job,
-            # Ray needs a command line, not a list; none of these words comes from a user.
+            # Ray requires a command line, not a list.
             entrypoint=shlex.join(["calsweep", "run", SPEC, "--address", "auto"]),
             entrypoint_num_cpus=0,
             runtime_env={"working_dir": folder},
@@ -102,7 +102,12 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
 
 
 def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
-    """Return the files of a sweep and its plugins that are safe to send to a cluster, by name."""
+    """Return the contents of the sweep file and of its plugins' files, by name, for a cluster.
+
+    Raises:
+        InputError: If the cluster cannot use the sweep's storage or tracker, or if the tracker's
+            address has a login, which would be stored in plain text.
+    """
     require_shared(spec)
     check_no_login(spec.tracking_uri, "on the cluster", "where the cluster's head is started")
     plugins = load_plugins(spec.pinned, installed=True)

@@ -1,4 +1,4 @@
-"""Starting Ray on one machine, or joining a cluster."""
+"""Starts Ray on this machine, or joins a cluster."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ END_SECONDS = 1  # Time for workers and their children to end with Ray before th
 REFUSED = "InvalidAuthToken"  # Printed by Ray's threads; not in the text of the exception.
 SLOW_START = "timed out during startup"
 
-# Ray reads these when it is imported or started: no files per trial, enough pending trials to fill
-# the machine, workers with normal priority and no unused ones in advance, Ctrl-C handled by us,
-# almost no snapshots of Tune (a sweep resumes from its journal), and no usage reports.
+# Ray reads these when it is imported or started. They mean: no files per trial, enough pending
+# trials to fill the machine, workers with normal priority and none started in advance, Ctrl-C
+# handled by calsweep, almost no snapshots of Tune (a sweep resumes from its journal), and no usage
+# reports.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -101,7 +102,7 @@ def _check_temporary_folder() -> None:
 
 
 def _workers() -> list[psutil.Process]:
-    """Return the workers of this process's Ray, and their children."""
+    """Return the node process that Ray started for this process, its workers and their children."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process().children():
             if child.name() == "raylet":
@@ -130,14 +131,14 @@ def _init(ray: Any, address: str | None, variables: Mapping[str, str]) -> None:
 
 
 def short_reason(error: Exception) -> str:
-    """Return the beginning of an error's text, on one line."""
+    """Return the first ``REASON_LENGTH`` characters of an error's text, as one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Delay all text on standard error, Ray's threads included, and append it to ``said``."""
+    """Hold back standard error, also of Ray's threads; print it later and add it to ``said``."""
     sys.stderr.flush()
     before = os.dup(STDERR)
     with tempfile.TemporaryFile() as buffer:
@@ -167,7 +168,7 @@ def _not_joined(address: str | None, error: Exception, said: str) -> str:
 
 
 def token_fault() -> str:
-    """Return the fault of the cluster's token file, or an empty string."""
+    """Return a message if other users can read the cluster's token file, else an empty string."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if path.exists() and path.stat().st_mode & 0o077:
         return f"other users can read the token in {path}: chmod 600 {path}"
@@ -175,7 +176,7 @@ def token_fault() -> str:
 
 
 def _check_token(address: str) -> None:
-    """Refuse a token file that others can read; warn if no token is used."""
+    """Raise ``InputError`` if others can read the token file; warn if no token is used."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         log.warning(
             "the cluster at %s is joined without a token: whoever reaches its ports can run code; "
@@ -188,7 +189,10 @@ def _check_token(address: str) -> None:
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Start Ray's processes in their own process groups, so that signals reach us first."""
+    """Start Ray's processes in their own process groups, without Ray's handler of SIGTERM.
+
+    Ctrl-C then stops this process first, which ends its trials and Ray.
+    """
     from ray._private import services, utils
 
     popen, handle = services.ConsolePopen, utils.set_sigterm_handler
@@ -217,7 +221,7 @@ def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
 
 
 def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
-    """Refuse a trial that would wait forever, because this machine is too small."""
+    """Raise ``InputError`` if a trial would wait forever, because this machine is too small."""
     if fitting(resources, cpu, gpu) == 0:
         raise InputError(
             f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
@@ -242,7 +246,7 @@ def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def require_spanning(spec: SweepSpec) -> None:
-    """Refuse a sweep whose executor computes on one machine only."""
+    """Raise ``InputError`` if the executor of a sweep computes on one machine only."""
     if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
             f"executor: {spec.executor} computes on one machine; remove the key to use a cluster"
@@ -250,7 +254,7 @@ def require_spanning(spec: SweepSpec) -> None:
 
 
 def require_shared(spec: SweepSpec) -> None:
-    """Refuse a sweep for several machines whose storage or tracker only one machine sees."""
+    """Raise ``InputError`` if some machine of a cluster cannot use the storage or tracker."""
     require_spanning(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
@@ -271,7 +275,7 @@ def require_shared(spec: SweepSpec) -> None:
 
 
 def fitting(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
-    """Return the number of trials that fit on resources."""
+    """Return the number of trials with ``cpu`` CPUs and ``gpu`` GPUs that fit on resources."""
     by_cpu = int(resources.get("CPU", 0) // cpu)
     if not gpu:
         return by_cpu
@@ -289,8 +293,8 @@ def elsewhere(
 ) -> dict[str, str]:
     """Return the label selector with which Ray starts a trial on none of the ``avoided`` nodes.
 
-    Nodes are avoided by their id or the name of their machine. If the trial fits on no other living
-    node of ``ray.nodes()``, only the ``refused`` nodes are avoided.
+    ``avoided`` has ids of nodes or names of machines. If the trial fits on no other living node of
+    ``ray.nodes()``, only the ``refused`` nodes are avoided. The selector is empty if none is.
     """
     living = [node for node in nodes if node["Alive"]]
     names = {node["NodeID"]: node.get("NodeManagerHostname", "") for node in living}

@@ -12,7 +12,12 @@ PLENTY = 10**9  # Number of CPUs that is never a limit.
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """The nodes of a cluster, all equal; the default of ``cpus`` never limits."""
+    """A cluster of equal nodes.
+
+    Attributes:
+        gpus, cpus: Number per node; the default of ``cpus`` is never a limit.
+        cpus_option: Option of ``cpus``, for messages.
+    """
 
     nodes: int
     gpus: int
@@ -24,7 +29,7 @@ class ClusterSize:
         return self.nodes * fitting({"CPU": self.cpus, "GPU": self.gpus}, share.cpu, share.gpu)
 
     def require_room(self, plan: Plan) -> None:
-        """Refuse a sweep with trials that fit on no node."""
+        """Raise ``InputError`` if a sweep has trials that fit on no node."""
         require_spanning(plan.spec)
         for stage, share in plan.shares().items():
             for option, kind, wanted, has in (

@@ -1,4 +1,4 @@
-"""SLURM: a sweep as one job with its own Ray cluster; it resumes when the job is requeued."""
+"""Runs a sweep as a SLURM job with its own Ray cluster; a requeued job resumes the sweep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WARNING_SECONDS = 120  # SLURM signals a job this long before its end, so that the sweep can stop.
 TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+", re.ASCII)  # The formats of sbatch.
 WORDS = re.compile(r"[A-Za-z0-9_.,-]+")  # The names of partitions and accounts.
-QUEUE_TRIES = 60  # After this many failures of squeue, five minutes, a node of an array gives up.
+QUEUE_TRIES = 60  # Failures of squeue in a row, over five minutes, until an array's node gives up.
 RAY = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts"
 SCRIPT, ARRAY, TOKEN = "slurm.sh", "slurm-array.sh", "ray-token"
 ADDRESS = "ray-address"  # The file with the address of the job's Ray cluster, while it runs.
@@ -35,10 +35,11 @@ class Allocation:
     """The resources that a job requests from SLURM.
 
     Attributes:
+        gpus: Number of GPUs per node.
         time: Limit in a format of sbatch, such as ``8:00:00``.
-        array: Number of further nodes, each a separate job that may join and leave.
-        cpus: CPUs of each node; 0 for all.
-        partition, account: Names; by default the site's.
+        array: Number of further nodes; each is a separate job that may join and leave.
+        cpus: Number of CPUs per node; 0 for all.
+        partition, account: Names; None for SLURM's default.
     """
 
     nodes: int
@@ -59,7 +60,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     check_words(folder, wanted)
     if job := queued_job(folder):
-        raise InputError(f"sweep {spec.name!r} is already job {job} of SLURM")
+        raise InputError(f"sweep {spec.name!r} already waits or runs as SLURM job {job}")
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.require_own()
@@ -68,7 +69,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         token.chmod(0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
         keep_plugins(spec)
-        folder.write_spec(pin_plugins(spec))  # The job does it too, but `status` needs it earlier.
+        folder.write_spec(pin_plugins(spec))  # The job also does it, but `status` needs it now.
         write_files(folder.path, {f"submitted-{SPEC}": files.pop(SPEC), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
         write_whole(folder.path / ARRAY, array_script(folder, wanted))
@@ -82,7 +83,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
-    """Return the scripts that ``submit_to_slurm`` would submit, without writing anything."""
+    """Return the text of the scripts that ``submit_to_slurm`` would submit, without writing it."""
     from orchestrator.cluster.jobs import read_portable
 
     read_portable(sweep, spec)
@@ -92,7 +93,7 @@ def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def check_words(folder: SweepFolder, wanted: Allocation) -> None:
-    """Refuse values of options that cannot be part of a script."""
+    """Raise ``InputError`` if an option or a path cannot be part of a script."""
     if not TIME.fullmatch(wanted.time):
         raise InputError(f"--time: expected a limit such as 8:00:00 or 2-0, got {wanted.time!r}")
     for option, value in (("--partition", wanted.partition), ("--account", wanted.account)):
@@ -111,7 +112,7 @@ def check_words(folder: SweepFolder, wanted: Allocation) -> None:
 
 
 def _submitted(path: Path, wanted: Allocation, *options: str) -> str:
-    # The variables of sbatch take precedence over a script.
+    # Variables of sbatch take precedence over the script, so remove those that an option replaces.
     given = {"SBATCH_PARTITION": wanted.partition, "SBATCH_ACCOUNT": wanted.account}
     env = {name: it for name, it in os.environ.items() if given.get(name) is None}
     command = ["sbatch", "--parsable", *options, str(path)]
@@ -119,10 +120,10 @@ def _submitted(path: Path, wanted: Allocation, *options: str) -> str:
 
 
 def script(folder: SweepFolder, wanted: Allocation) -> str:
-    """Return the job's script: Ray's head, its workers, and the sweep, in one job.
+    """Return the script of the job, which starts Ray's head, Ray's workers and the sweep.
 
-    USR1 comes before the time limit: the sweep stops and the job is queued again. TERM, from
-    ``scancel`` or a preemption, stops the sweep too, and SLURM decides about the job.
+    SLURM sends USR1 before the time limit: the sweep stops and the job is queued again. TERM, sent
+    by ``scancel`` or a preemption, also stops the sweep, but SLURM decides what follows.
     """
     place, python = folder.path, shlex.quote(sys.executable)
     file, end = (shlex.quote(str(place / name)) for name in (ADDRESS, EXIT))
@@ -131,7 +132,7 @@ def script(folder: SweepFolder, wanted: Allocation) -> str:
 srun --relative=1 --nodes={wanted.nodes - 1} --ntasks={wanted.nodes - 1}{share} \\
     {RAY} start --address="$address" --num-cpus="$cpus" --block &"""
     return f"""{_beginning(folder, wanted, wanted.nodes, "slurm-%j.out")}
-rm -f {end}  # From the run before the job was queued again.
+rm -f {end}  # An earlier run of this job may have left it.
 left= told=
 leave() {{ echo "$SLURM_JOB_ID $1" > {end}; }}
 trap 'leave "${{left:-$?}}"' EXIT
@@ -148,7 +149,7 @@ trap 'told=yes; stop' TERM
 cpus={cpus_of(wanted)}
 port=$((20000 + SLURM_JOB_ID % 10000))
 ip=$(hostname --ip-address | cut -d ' ' -f 1)
-case $ip in  # So Debian's /etc/hosts calls its own machine: no other node reaches that.
+case $ip in  # Debian's /etc/hosts gives a machine this address, which other nodes cannot reach.
     127.0.1.*) ip=$(hostname --all-ip-addresses | cut -d ' ' -f 1) ;;
 esac
 address=$ip:$port
@@ -163,11 +164,11 @@ echo "$address" > {file}
     --address "$address" &
 driver=$!
 while kill -0 "$driver" 2>/dev/null; do wait "$driver"; done
-wait "$driver"; code=$?  # Its own; a trap ends the waits above with another.
+wait "$driver"; code=$?  # The driver's exit code: a trap ends the waits above with another one.
 rm -f {file}
 kill -TERM $head; wait $head
 if [ $code = 130 ]; then queue; fi
-if [ $code = 130 ] && [ -z "$again$told" ]; then  # By calsweep cancel: SLURM records it too.
+if [ $code = 130 ] && [ -z "$again$told" ]; then  # After calsweep cancel, cancel the job as well.
     trap '' TERM; leave 130; scancel "$SLURM_JOB_ID"
 fi
 exit $code
@@ -175,7 +176,7 @@ exit $code
 
 
 def array_script(folder: SweepFolder, wanted: Allocation) -> str:
-    """Return the script of a node that joins the Ray cluster of a sweep's job whenever it runs."""
+    """Return the script of a further node, which joins the sweep's Ray cluster while that runs."""
     file, job = (shlex.quote(str(folder.path / name)) for name in (ADDRESS, JOB))
     return f"""{_beginning(folder, wanted, 1, "slurm-%A_%a.out")}
 ray= cpus={cpus_of(wanted)}
@@ -183,7 +184,7 @@ stop() {{ if [ -n "$ray" ]; then kill -TERM $ray; wait $ray; fi; }}
 trap 'stop; scontrol requeue "$SLURM_JOB_ID"; exit' USR1
 trap 'stop; exit' TERM
 job=$(tr -cd '0-9' < {job})
-queued() {{  # Does not take a busy controller for the end of the job.
+queued() {{  # If squeue fails, the controller may be busy: the job need not have ended.
     for try in {{1..{QUEUE_TRIES}}}; do
         if jobs=$(squeue --noheader --me --format=%i); then
             grep --quiet --line-regexp "$job" <<< "$jobs"; return
@@ -207,7 +208,7 @@ done
 
 
 def cpus_of(wanted: Allocation) -> str:
-    """Return the CPUs of a node that Ray uses, for a script."""
+    """Return the number of CPUs that Ray uses on a node, as a word of a script."""
     return str(wanted.cpus or "$SLURM_CPUS_ON_NODE")
 
 
@@ -223,7 +224,7 @@ def _beginning(folder: SweepFolder, wanted: Allocation, nodes: int, output: str)
         "time": wanted.time,
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "open-mode": "append",
-        # SLURM writes the number of the job for %j.
+        # SLURM replaces %j by the number of the job, so other percent signs are doubled.
         "output": shlex.quote(f"{str(folder.path).replace('%', '%%')}/{output}"),
     }
     asked = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items())

@@ -51,10 +51,11 @@ class Job:
 
 
 def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
-    """Return the last job of each sweep that has one, by sweep, and a note if squeue fails.
+    """Return the last job of each sweep that has one, by the sweep's name, and a note.
 
     The state of a job that ``squeue`` no longer lists comes from ``sacct`` if it is installed, else
-    from the file that the job wrote at its end.
+    from the file that the job wrote at its end. If ``squeue`` fails, all states come from these
+    files and the note says so; else the note is empty.
     """
     wanted = {folder: number for folder in folders if (number := job_number(folder))}
     if not wanted:
@@ -79,7 +80,11 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 
 
 def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> SweepStatus:
-    """Return the status of a sweep with the state of its job, unless the sweep ran later."""
+    """Return the status of a sweep with the number of its SLURM job.
+
+    The job's state and reason replace those of the sweep, unless the job has finished, the sweep
+    runs now, or the sweep ran after the job.
+    """
     if job is None:
         return status
     status = replace(status, job=job.number)
@@ -183,7 +188,7 @@ def _failed(folder: SweepFolder, number: str, reason: str) -> Job:
 
 
 def _ended(folder: SweepFolder, number: str, unknown: Job) -> Job:
-    """Return a job's state from the file that it wrote at its end."""
+    """Return a job with its state from the file that it wrote at its end, else ``unknown``."""
     words = {"0": "finished", INTERRUPTED: CANCELLED, "requeued": "requeued"}
     code = _exit(folder, number)
     if not code:
@@ -194,7 +199,7 @@ def _ended(folder: SweepFolder, number: str, unknown: Job) -> Job:
 
 
 def _exit(folder: SweepFolder, number: str) -> str:
-    """Return the exit code in a job's file, ``requeued``, or ""."""
+    """Return the exit code or ``requeued`` from the file that a job wrote at its end, else ""."""
     job, _, code = folder.text(folder.path / EXIT).partition(" ")
     return code.strip() if job == number else ""
 
@@ -202,7 +207,7 @@ def _exit(folder: SweepFolder, number: str) -> str:
 def call_slurm(
     command: Sequence[str], seconds: float = COMMAND_SECONDS, env: Mapping[str, str] | None = None
 ) -> str:
-    """Return the output of a command of SLURM."""
+    """Return the output of a command of SLURM; raise ``InputError`` if it fails or takes longer."""
     if shutil.which(command[0]) is None:
         raise InputError(f"SLURM's {command[0]} is not on this machine; use a login node")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

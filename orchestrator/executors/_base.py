@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bench_of(spec: SweepSpec, store: ArtifactStore) -> dict[str, Any]:
-    """Return the arguments that executors of this machine pass to their ``Bench``."""
+    """Return the arguments for the ``Bench`` of executors that compute on this machine."""
     return {
         "storage": store.root,
         "checkpoint_seconds": spec.resources.checkpoint_seconds,
@@ -39,7 +39,10 @@ class Executor(ExecutorKind, ABC):
     def open(
         cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
     ) -> Iterator[Executor]:
-        """Yield an executor that is made with the arguments of ``bench_of``."""
+        """Yield an executor for the jobs of a sweep.
+
+        ``address`` is that of a Ray cluster to join, and ``say`` receives messages for the user.
+        """
         yield cls(**bench_of(plan.spec, store))
 
     @abstractmethod

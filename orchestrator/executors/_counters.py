@@ -24,7 +24,7 @@ class Counters:
         self._running.set(jobs)
 
     def ended(self, job: Job, report: Report) -> None:
-        """Count an attempt that ended."""
+        """Count an attempt that ended, and its seconds unless a stored result was reused."""
         work = job.work
         stage = work.request.stage if isinstance(work, StageWork) else "evaluate"
         self._ended.inc(1, {"stage": stage, "status": report.status.value})

@@ -1,4 +1,4 @@
-"""Keeps trials off bad GPUs: Ray lets trials request a number of GPUs, but not exclude one."""
+"""Keeps trials off excluded GPUs, because a trial cannot tell Ray which GPUs it refuses."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -21,12 +21,16 @@ class HeldGpus:
 
     def __init__(self, sizes: Sequence[tuple[float, float]]) -> None:
         self._sizes = sizes
-        self._actors: dict[str, dict[Any, Any]] = {}  # By node: maps an answer to its actor.
+        self._actors: dict[str, dict[Any, Any]] = {}  # By node: actors by their pending answers.
         self._looked = float("-inf")
         self._first = True
 
     def keep(self, wanted: Places) -> None:
-        """Occupy GPUs, given by their node's id or machine's name; release all others."""
+        """Occupy the wanted GPUs and release all others, at most once per ``LOOK_SECONDS``.
+
+        Args:
+            wanted: Pairs of a node's id or machine's name and a GPU.
+        """
         first, self._first = self._first, False
         if not (wanted or self._actors) or time.monotonic() - self._looked < LOOK_SECONDS:
             return
@@ -36,7 +40,10 @@ class HeldGpus:
         self._looked = time.monotonic()
 
     def _look(self, wanted: Places) -> bool:
-        """Do one step; return True if all excluded GPUs are occupied."""
+        """Start or end actors; return True if all wanted GPUs are occupied.
+
+        No GPU is occupied if some trials would not fit on the others.
+        """
         nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         self._actors = {name: actors for name, actors in self._actors.items() if name in nodes}
         bad = {

@@ -14,7 +14,7 @@ from trainables.ray_edge import Sign, killed, node_here
 
 
 class HungActors:
-    """Reads the signs of progress that actors write to Ray, and kills actors without any."""
+    """Reads the signs of progress that actors write to Ray; kills actors that write none."""
 
     def __init__(self, hang_seconds: float | None = None) -> None:
         self.run = uuid.uuid4().hex

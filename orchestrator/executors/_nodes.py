@@ -20,7 +20,7 @@ INSPECT_SECONDS = 180.0  # A first start from a slow disk may take minutes.
 
 
 class Nodes:
-    """Inspects every node that joins; trials start only on nodes that passed."""
+    """Inspects the code, versions, storage and GPUs of nodes; trials start on those that passed."""
 
     def __init__(self, storage: Path, nonce: str, loop: Loop, passed: set[str]) -> None:
         self._sizes, self._refused, self._say = loop.source.sizes, loop.machines.refused, loop.say
@@ -65,7 +65,7 @@ class Nodes:
         self._say(f"{host} is excluded from this run: {fault}")
 
     def await_first(self) -> None:
-        """Wait until the inspection of all present nodes has ended."""
+        """Wait for the inspection of all present nodes; ``InputError`` if no trial can start."""
         while self.waiting():
             time.sleep(0.2)
         if self._refused:

@@ -1,4 +1,4 @@
-"""Registers our executors under their names in sweep files; does not import PyTorch."""
+"""Registers the built-in executors by their names in sweep files, without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_ENDED = "trials run in this process, which cannot kill a trial and continue"
 def open_executor(
     plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
 ) -> AbstractContextManager[Executor]:
-    """Return a context with the started executor of a sweep, or one joined at an address."""
+    """Return a context manager that starts a sweep's executor, or joins a cluster at an address."""
     return EXECUTORS.get(plan.spec.executor).open(plan, store, address, say)
 
 

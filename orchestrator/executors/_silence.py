@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 BEAT_SECONDS = 5.0  # Time between two signs of progress of a worker.
 LEAST_SECONDS = 600.0  # Lowest default limit; the first batch or a compiler takes less time.
-FACTOR = 10  # The default limit, as a multiple of the longest silence that a worker broke.
+FACTOR = 10  # Default limit, as a multiple of the longest silence after which a worker went on.
 MOST_AT_ONCE = 10.0  # Maximum seconds added per check; the driver itself may have been stopped.
 
 T = TypeVar("T", bound=Hashable)
@@ -17,8 +17,8 @@ class Silence(Generic[T]):
     """Measures the silence of workers; a worker hangs after ``hang_seconds`` without a sign.
 
     Args:
-        hang_seconds: 0 for never. None for ``FACTOR`` times the longest silence that a worker
-            broke, and at least ``LEAST_SECONDS``.
+        hang_seconds: 0 means that no worker ever hangs. None means ``FACTOR`` times the longest
+            silence after which a worker went on, and at least ``LEAST_SECONDS``.
         clock: Returns rising seconds.
 
     Attributes:
@@ -35,7 +35,7 @@ class Silence(Generic[T]):
 
     @property
     def limit(self) -> float:
-        """The seconds of silence after which a worker hangs."""
+        """The seconds of silence after which a worker counts as hung."""
         if self._given is None:
             return max(LEAST_SECONDS, FACTOR * self._longest)
         return self._given or math.inf
@@ -43,7 +43,7 @@ class Silence(Generic[T]):
     def heard(self, worker: T) -> None:
         """Record a sign of progress; the first one starts the measurement."""
         self._longest = max(self._longest, self._silent.get(worker, 0.0))
-        self._silent[worker] = -self._passed()  # The next look adds this time to all workers.
+        self._silent[worker] = -self._passed()  # ``hung`` adds this time to all workers.
 
     def _passed(self) -> float:
         return min(self._clock() - self._looked, MOST_AT_ONCE)

@@ -29,7 +29,7 @@ class Processes(Executor):
     """Computes several jobs at once; a process that dies or hangs is replaced.
 
     If jobs use GPUs, each process sees one GPU, assigned in turn. All processes are forked from a
-    server that has only imported PyTorch; it starts with the executor and stays for the next one.
+    server that has only imported PyTorch. The first executor starts this server; later ones use it.
 
     Args:
         checkpoint_seconds, logs, plugins: See ``Bench``.
@@ -119,7 +119,7 @@ class _Process:
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return the next report: None for a sign of progress, a lost job for a dead process."""
+        """Return the next report: None for a sign of progress, a lost job if the process died."""
         try:
             report: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):

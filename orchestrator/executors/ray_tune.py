@@ -37,8 +37,8 @@ class RayTune(Executor):
     Args:
         concurrent: Maximum number of jobs at once; None for as many as fit.
         checkpoint_seconds, plugins: See ``Bench``.
-        asha: Whether the weaker jobs of each group are stopped early.
-        growing: Whether nodes may join while it runs.
+        asha: Whether the weaker jobs of each group (a study) are stopped early.
+        growing: Whether nodes may join during the sweep.
     """
 
     storage: Path
@@ -129,7 +129,10 @@ class LoopSearcher(Searcher):
         self._failure: InputError | None = None
 
     def suggest(self, trial_id: str) -> Any:
-        """Return a trial's configuration, None if none can start, Searcher.FINISHED at the end."""
+        """Return a trial's configuration, or None if no trial can start now.
+
+        At the end of the sweep return ``Searcher.FINISHED``.
+        """
         if self._failure is not None:
             raise self._failure
         self._held.keep(self._loop.machines.gpus_left_out())
@@ -222,7 +225,7 @@ class GroupSchedulers(OrderOfSearch):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return the decision of the group's scheduler.
 
-        An ended trial continues, because its process has to end first.
+        A trial that sent its last report gets CONTINUE, because its process ends by itself.
         """
         if result["report"].ended:
             return TrialScheduler.CONTINUE

@@ -1,1 +1,1 @@
-"""Packages of figures with their predictions: published, verified and merged."""
+"""Publishes, verifies and merges packages: results of sweeps with their predictions."""

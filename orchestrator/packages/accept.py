@@ -74,7 +74,7 @@ def accept(
 
 
 class _Book:
-    """The tries so far, in a file next to the base; a changed base discards them."""
+    """The tries so far, in a file next to the base; if the base has changed, there are none."""
 
     def __init__(self, base: Path) -> None:
         self._path, self._base = base.with_name(f"{base.name}{ENDING}"), file_hash(base)
@@ -116,7 +116,11 @@ def _cells(package: Package) -> dict[Name, Seeds]:
 
 
 def _pairs(base: dict[Name, Seeds], new: dict[Name, Seeds]) -> dict[Name, tuple[Seeds, Seeds]]:
-    """Return the cells that are in both packages, with the seeds that they share."""
+    """Return the predictions of the cells that both packages have, for the seeds they share.
+
+    Raises:
+        UnfitError: If no seed is shared by all these cells, or test rows differ.
+    """
     pairs: dict[Name, tuple[Seeds, Seeds]] = {}
     for name in (name for name in base if name in new):
         common = sorted({*base[name]} & {*new[name]})
@@ -144,7 +148,7 @@ def _check_rows(base: RowPredictions, new: RowPredictions) -> None:
 def _contrast(
     pairs: Sequence[tuple[Seeds, Seeds]], seeds: Sequence[int], metric: str, draws: int, seed: int
 ) -> Contrast:
-    """Return the contrast of new and base in the mean over all cells, paired by seed."""
+    """Return the difference of new and base, averaged over all cells and paired by seed."""
     measured = []
     for pair in pairs:
         tables = {

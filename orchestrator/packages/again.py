@@ -1,4 +1,4 @@
-"""Repeats the searches of a package; outcomes of trials are read from the package."""
+"""Repeats the searches of a package, using the outcomes of trials that the package contains."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ class Again:
         return next(task for task in spec.tasks if task.id == cell.study.task)
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
-        """Repeat a sweep's search; return its final state and its events."""
+        """Repeat a sweep's search, on the first call; return its final state and its events."""
         name, events = ledger.sweep_id, list[Event]()
         if name not in self._states:
             rows, plan = partial(_rows, package), make_plan(self.specs[name])

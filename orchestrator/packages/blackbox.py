@@ -36,11 +36,12 @@ def export_blackbox(
 ) -> dict[str, Any]:
     """Write all trials of a sweep's searches as one ``.npz`` archive; return its ``about``.
 
-    The archive has the text ``about`` (JSON) and, for study number i, float32 arrays for K classes:
-    ``i/validation`` (R, N, K) are the logits of N validation rows for each of R runs (a run is a
-    trial after an epoch), and ``i/test`` (T, M, K) the log-probabilities of M test rows after the
-    last epoch of each of T trials. The labels are ``i/validation_labels`` (N,) and
-    ``i/test_labels`` (M,).
+    The archive has the text ``about`` (JSON) and these arrays for study number i with K classes:
+
+    - ``i/validation`` (R, N, K), float32: logits of N validation rows for R runs. A run is a trial,
+      or, with ``every_epoch``, a trial after one of its epochs.
+    - ``i/test`` (T, M, K), float32: log-probabilities of M test rows for T trials.
+    - ``i/validation_labels`` (N,) and ``i/test_labels`` (M,).
 
     Args:
         root: The storage. The trials are measured on test data; see ``read_sweeps``.
@@ -87,7 +88,11 @@ def export_blackbox(
 
 
 def _run(trial: Trial, epoch: int | None, test: int | None) -> dict[str, Any]:
-    """Return the record of a trial after an epoch; ``test`` is set after the last one."""
+    """Return the record of a trial after an epoch.
+
+    ``test`` is the trial's position in the array of test predictions, or None before the last
+    epoch.
+    """
     ended = test is not None
     figures = {k: v for k, v in trial.metrics.items() if ended and k.startswith("val_")}
     return {
@@ -119,8 +124,8 @@ def _epochs(
         found.append(run.outcome()[0]["validation"]["logits"].cpu().clone())
     if not torch.allclose(found[-1], trial.logits, rtol=0.0, atol=SAME):
         raise InputError(
-            f"trial {recorded.number} of {recorded.study}: computed again, its logits differ (it "
-            "was computed by other code or on another machine); run without --every-epoch"
+            f"trial {recorded.number} of {recorded.study} has other logits when computed again (by "
+            "other code or on another machine than before); run without --every-epoch"
         )
     return [*found[:-1], trial.logits]
 

@@ -1,4 +1,4 @@
-"""A static page with the rows of many packages, their verification and their ties."""
+"""Makes a static page with the rows of many packages, their verification and their ties."""
 
 import hashlib
 import math
@@ -31,7 +31,7 @@ class Line:
     Attributes:
         doubt: Why the package is not verified; empty if it is.
         figures: Mean and standard deviation by metric.
-        group: Letters of its groups of ties; tied rows share a letter.
+        group: Letters: rows with the same task and data that share one do not differ significantly.
     """
 
     result: StudyResult
@@ -65,7 +65,7 @@ def render_board(
         raise InputError(f"--metric: {metric!r} is not one of {', '.join(DEFAULT_METRICS)}")
     files = {name: package_file(name) for name in packages}
     for path in files.values():
-        if not path.exists():  # Verifying takes minutes, so look first.
+        if not path.exists():  # Verifying takes minutes, so check all files first.
             raise InputError(f"{path}: no such file")
     if len({path.resolve() for path in files.values()}) < len(packages):
         raise InputError("a package is named twice; name each once")
@@ -100,7 +100,7 @@ def _lines(
     options: VerifyOptions,
     progress: Callable[[str], None],
 ) -> Iterator[Line]:
-    """Yield the rows of a package, and store their predictions under the package's own keys."""
+    """Yield the rows of a package; store their predictions under keys that no other package has."""
     progress(f"verifying {name}")
     doubt = _doubt(path, options)
     try:
@@ -133,7 +133,7 @@ def _doubt(path: Path, options: VerifyOptions) -> str:
 
 
 def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[Line]:
-    """Return the lines with letters of ties; lines with the same task and data are compared."""
+    """Return the lines with letters of ties; only lines with the same task and data are tied."""
     comparable: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         comparable.setdefault((line.result.task, line.result.fingerprint), []).append(line)
@@ -152,7 +152,7 @@ def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[L
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
-    """Sort by task, then the best line first; lines without a finite figure are last."""
+    """Sort lines by task; within a task the best is first, and those without a figure are last."""
     sign = -1 if column(metric).higher else 1
 
     def place(line: Line) -> tuple[str, float]:

@@ -34,7 +34,7 @@ from trainables.metrics import calibration_report, evaluation_report, registered
 from trainables.stages import objective_terms, pooled
 
 MOST = 20
-"""Most lines per check."""
+"""Maximum number of lines per check."""
 
 
 def check_journals(package: Package, revision: str) -> Iterator[str]:
@@ -53,13 +53,16 @@ def check_journals(package: Package, revision: str) -> Iterator[str]:
         codes |= {trial.code for trial in ledger.trials.values()}
         for code in sorted(codes - {revision}):
             yield (
-                f"sweep {ledger.sweep}: computed by revision {code or 'unknown'}, verified by "
-                f"{revision or 'unknown'}; verify it from a checkout of its revision"
+                f"sweep {ledger.sweep}: expected code of revision {revision or 'unknown'}, got "
+                f"{code or 'unknown'}; verify the package from a checkout of its revision"
             )
 
 
 def check_derived(package: Package) -> Iterator[str]:
-    """Derive the files for other programs again and compare them."""
+    """Derive ``table.csv`` and ``cells.json`` again and compare them.
+
+    Also check that each cell of the table, and nothing else, has a file of test predictions.
+    """
     for name, text in derived_texts(package).items():
         if _text(package, name) != text:
             yield f"{name} does not agree with the journals"
@@ -78,7 +81,7 @@ def _text(package: Package, name: str) -> str | None:
 
 
 def check_figures(package: Package, tolerance: float) -> Iterator[str]:
-    """Compute all test figures from the predictions."""
+    """Compute all test figures, except those of suites, from the predictions; compare them."""
     for cell in package.cells:
         try:
             found = tested(package, cell)
@@ -92,7 +95,7 @@ def check_figures(package: Package, tolerance: float) -> Iterator[str]:
 
 
 def plugin_figures(study: Study, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the test figures of a study's plugins."""
+    """Compute the test figures that a study's plugins define."""
     names = study.origin.get("metrics", {})
     found = registered_report(logits, labels, floors=True) if names else {}
     return {name: v for name, v in found.items() if name.removesuffix("_floor") in names}
@@ -138,7 +141,7 @@ def check_splits(package: Package, again: Again) -> Iterator[str]:
 
 
 def check_suites(package: Package, again: Again, tolerance: float) -> Iterator[str]:
-    """Compute all figures of suites from their stored tensors."""
+    """Compute all figures of suites from their stored tensors and compare them."""
     expected = set()
     for cell in package.cells:
         suites = again.suites(cell)
@@ -252,7 +255,7 @@ def _differences(package: Package, again: Again, ledger: Ledger, tolerance: floa
 
 
 def _unlike(known: Any, event: Event, kind: type[Event], tolerance: float) -> Iterator[str]:
-    """Yield the fields of an event, except the time, that differ from known attributes."""
+    """Yield the fields of an event, except the time, that differ from attributes of ``known``."""
     for name, value in fields_of(event, kind).items():
         if name != "time" and not _alike(getattr(known, name, None), value, tolerance):
             yield name

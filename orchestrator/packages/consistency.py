@@ -48,7 +48,7 @@ TIE = 1e-3
 
 
 def check_form(package: Package) -> Iterator[str]:
-    """Check that header and journals have only entries of `package publish`, each once."""
+    """Check that header and journals have the form that `package publish` writes."""
     yield from (f"{HEADER}: unknown key {key!r}" for key in {*package.header} - {*header_of("")})
     yield from _unprintable(HEADER, package.header)
     for path in sorted((package.folder / JOURNALS).glob("*.jsonl")):
@@ -138,7 +138,7 @@ def _out_of_place(event: Event, known: _Known) -> Iterator[str]:
 
 
 def _unknown(record: Any, known: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the keys of a nested record that are unknown."""
+    """Yield a line for each key of a nested record that ``known`` does not have in this form."""
     for key, value in record.items():
         if key not in known:
             yield f"{where}: unknown key {key!r:.80}"
@@ -163,7 +163,7 @@ def _unprintable(where: str, value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Predicted:
-    """The file of a trial's predictions; ``place`` is nearly the same for equal predictions."""
+    """The file of a trial's predictions; ``place`` is the mean logit of its first rows."""
 
     cell: Cell
     path: Path
@@ -212,7 +212,10 @@ def _validated(package: Package) -> list[_Predicted]:
 def _alike(
     found: Iterable[_Predicted], tolerance: float
 ) -> Iterator[tuple[_Predicted, _Predicted]]:
-    """Yield pairs of trained networks with the same predictions, unless all rows are equal."""
+    """Yield pairs of trained networks with the same predictions.
+
+    Networks that predict the same for all rows are not compared.
+    """
     trained = [each for each in found if each.cell.study.model != GIVEN]
     ordered = sorted(trained, key=lambda each: each.place)
     for number, one in enumerate(ordered):
@@ -230,7 +233,10 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
 
 
 def _same_figures(one: Trial, other: Trial) -> bool:
-    """Return True if proper scores agree, or cannot be compared after cross-fitted calibrators."""
+    """Return True if the validation NLL and Brier score of two trials agree.
+
+    A calibrator's validation figures are cross-fitted, so they are not compared.
+    """
     if "calibrate" in (one.stage, other.stage):
         return True
     return all(abs(one.metrics[n] - other.metrics[n]) <= TIE for n in ("val_nll", "val_brier"))

@@ -22,7 +22,7 @@ def derived_texts(package: Package) -> dict[str, str]:
 
 
 def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
-    """Return a cell and its origin as plain values; figures are fractions."""
+    """Return a cell and its origin as plain values; figures are fractions, or nats for NLL."""
     study, trial = cell.study, cell.trial
     origin = study.origin
     split = origin.get("splits", {}).get(str(trial.seed), origin.get("split"))

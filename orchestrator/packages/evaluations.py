@@ -33,7 +33,7 @@ FRAMEWORK, SCHEMA = "calsweep", "0.3.0"
 
 
 def write_evaluations(package: Package, folder: Path, repo: str) -> None:
-    """Write the figures of a package into the folder of a future repository.
+    """Write the figures of a package into a folder whose content is uploaded as ``repo``.
 
     The Hub accepts one value per model and task. So each pair of recipe and task is a model, and
     each pair of task and metric is a task of the benchmark.
@@ -125,7 +125,7 @@ def _row(
 def _record(
     cells: Sequence[Cell], figures: Mapping[str, float], day: datetime, repo: str, model: str
 ) -> dict[str, Any]:
-    """Return a model as an aggregate record of Every Eval Ever; its details must be strings."""
+    """Return a model's figures as a record of Every Eval Ever; its details must be strings."""
     study, trial = cells[0].study, cells[0].trial
     owner, _, name = repo.partition("/")
     at = f"{day.timestamp():.0f}"

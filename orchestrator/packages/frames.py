@@ -53,7 +53,7 @@ def write_frames(package: Package) -> None:
 
 
 def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
-    """Return each table's schema and parts, by file name."""
+    """Return the schema and the parts (row groups) of each Parquet table, by file name."""
     found: dict[str, tuple[pa.Schema, Parts]] = {}
     for name, schema, lines in (
         (RESULTS, RESULT, list(_results(package))),
@@ -69,7 +69,7 @@ def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
 
 
 def _results(package: Package) -> Iterator[Mapping[str, Any]]:
-    """Yield a line for each cell, and for each study without one."""
+    """Yield a line for each cell, and for each study of the table that has no cell."""
     for ledger in package.ledgers:
         cells = cells_of(ledger)
         for study in ledger.studies.values():
@@ -105,7 +105,7 @@ def _parts(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 
 def prediction_rows(found: RowPredictions) -> pa.Table:
-    """Return one row per test row of a cell: label, prediction and confidences."""
+    """Return a table with the columns ``ROW`` and one row per test row of a cell."""
     scored = predicted_rows(found.logits.numpy(), found.labels.numpy(), BINS)
     count = len(found.labels)
     kinds = zip((found.task, found.recipe, found.seed), CELL, strict=True)
@@ -132,7 +132,7 @@ def check_frames(package: Package, tolerance: float) -> Iterator[str]:
 
 
 def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool:
-    """Return True if a file equals ``parts``; row groups of another length are not read."""
+    """Return True if a file has this schema and equals ``parts``."""
     with pq.ParquetFile(path) as file:
         groups = file.metadata.num_row_groups
         if not file.schema_arrow.equals(schema):
@@ -147,7 +147,10 @@ def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool
 
 
 def _equal(one: pa.Table, other: pa.Table, tolerance: float) -> bool:
-    """Return True if tables are equal, up to ``tolerance`` in floats and at edges of bins."""
+    """Return True if tables are equal.
+
+    Floats may differ by ``tolerance``; a confidence near the edge of a bin may be in either bin.
+    """
     for name in other.column_names:
         ours, theirs = (table[name].to_pandas().to_numpy() for table in (one, other))
         if pa.types.is_floating(other.schema.field(name).type):

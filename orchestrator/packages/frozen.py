@@ -67,8 +67,8 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     """
     if out.suffix == ".zip":
         raise InputError(
-            f"--out: {out} would be a folder with page and package; name a folder, or one file "
-            f"that ends with {ENDING}"
+            f"--out {out}: expected a folder for page and package, or a file that ends with "
+            f"{ENDING}, got a name that ends with .zip"
         )
     page = render_page(package)
     if out.suffix != ENDING:
@@ -96,7 +96,7 @@ def render_page(package: Package) -> str:
 def store_rows(
     package: Package, store: ArtifactStore, key_of: Callable[[str], str] = lambda key: key
 ) -> None:
-    """Write the test rows of a package's cells into a store, with the keys of ``key_of``."""
+    """Write the test rows of a package's cells into a store, under keys made by ``key_of``."""
     for cell in package.cells:
         found = tested(package, cell)
         rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
@@ -125,18 +125,24 @@ class FileStorage(Storage):
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
 
-        Only given logits have the column ``row``, as in a storage, so that URLs of rows are equal.
+        The column ``row`` is returned only for given logits, as by a storage, so that a row has the
+        same URL in the file and in the storage.
         """
         group = self._groups[key]
         needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
         with self._reading():
             if needed > psutil.virtual_memory().available:
-                raise InputError(f"its rows take {needed / 2**30:.1f} GiB of memory")
+                raise InputError(
+                    f"its rows take {needed / 2**30:.1f} GiB of memory, more than is available"
+                )
             table = self._rows.read_row_group(group, columns=self._wanted(group))
             return self._columns(table.combine_chunks())
 
     def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
-        """Return the columns of one row; later rows are not read. See ``packed_rows``."""
+        """Return the columns of the row with a number, as in ``packed_rows``; None if missing.
+
+        Rows after it are not read.
+        """
         group = self._groups[key]
         names, place = self._wanted(group), number
         with self._reading():
@@ -150,7 +156,7 @@ class FileStorage(Storage):
         return None
 
     def _wanted(self, group: int) -> list[str]:
-        # Otherwise a row's number is its position: skip the column, which takes half the time.
+        # In other data the number of a row is its position; reading it would take half the time.
         return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
 
     @contextmanager
@@ -207,7 +213,7 @@ def opened_file(path: Path) -> Iterator[FileStorage]:
 
 
 def _check_kind(path: Path) -> None:
-    """Refuse a file that is not a whole zip archive."""
+    """Raise ``UnfitError`` for a file that is not a complete zip archive."""
     if path.is_dir():
         raise UnfitError(
             f"{path} is a folder; to show a storage, use `calsweep ui --storage {path}`"
@@ -225,7 +231,7 @@ def _check_kind(path: Path) -> None:
 
 
 def _place(ledger: Ledger, folder: Path) -> None:
-    """Move the journal of a sweep, and the page, to their places in a storage."""
+    """Move a sweep's journal to its place in a storage; link the page as the sweep's report."""
     if not is_sweep_name(ledger.sweep):
         raise InputError(f"{ledger.sweep!r:.80} is not a valid name of a sweep")
     sweep = Storage(folder).sweep(ledger.sweep)

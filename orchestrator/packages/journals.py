@@ -49,7 +49,7 @@ def cleaned(event: Event) -> Event | None:
 
 
 def _within_package(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's plugins with their paths in a package."""
+    """Return the entry ``plugins`` of a record, with the paths in a package, if it has one."""
     named = record.get("plugins")
     if not named:
         return {}
@@ -73,7 +73,10 @@ def _is_test(name: str) -> bool:
 
 
 def settled(events: Iterable[Event]) -> list[Event]:
-    """Return the events that are valid at the end of a sweep, without those of earlier attempts."""
+    """Return the events that are valid at the end of a sweep, without those of earlier attempts.
+
+    Repeated evaluations of a trial are merged.
+    """
     found: dict[tuple[type[Event], object], Event] = {}
     for number, event in enumerate(events):
         name = number if isinstance(event, SweepStarted) else subject(event)

@@ -57,7 +57,7 @@ def _joined(packages: Sequence[Package], folder: Path) -> Package:
 
 
 def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
-    """Yield a line per fact that differs between packages, and per row that two packages share."""
+    """Yield a line for each difference of packages, and each table row that two sweeps have."""
     first_path, first = packages[0]
     for path, package in packages[1:]:
         between = f"{first_path.name} and {path.name}"
@@ -77,7 +77,7 @@ def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
 
 
 def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:
-    """Yield facts that must be the same in all packages: kind, owner and value."""
+    """Yield facts that must be the same in all packages: kind, name and value."""
     for ledger in package.ledgers:
         yield "code", "revision", ledger.git_commit
         for library, number in (ledger.provenance.get("versions") or {}).items():

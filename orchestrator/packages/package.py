@@ -6,7 +6,7 @@ A package is a zip archive, extracted to a folder while it is used:
     journals/SWEEP_ID.jsonl     events of each sweep, without epochs and paths
     test/TRIAL.npz              test predictions of each cell of the table
     validation/ARTIFACT.npz     validation predictions of each finished trial
-    suites/TRIAL.npz            stored tensors of each cell's suites, as SUITE/TENSOR
+    suites/TRIAL.npz            stored results of each cell on other test sets, as SUITE/TENSOR
     plugins/CODE/...            files of each plugin, by the hash of its code
     splits/DATA.npz             row numbers of training, validation and test data
     table.csv, cells.json
@@ -63,12 +63,12 @@ WHEN = (1980, 1, 1, 0, 0, 0)  # Date of all members, so that equal content gives
 
 
 class UnfitError(InputError):
-    """The request or this process is at fault, not the package."""
+    """A failure for which the package is not at fault, such as a wrong option."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A trial with its study; not every trial has a cell in the table."""
+    """A trial with its study and its sweep's name; ``Package.cells`` has those in the table."""
 
     sweep: str
     study: Study
@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Return its name in messages."""
+        """Return the trial's name for messages."""
         return f"{self.study.recipe} on {self.study.task}, seed {self.trial.seed}"
 
 
@@ -129,7 +129,7 @@ class Package:
 
     @cached_property
     def trials(self) -> list[Cell]:
-        """All trials of its sweeps."""
+        """All trials of the package's sweeps, with and without test results."""
         return [
             Cell(ledger.sweep, ledger.studies[trial.study], trial)
             for ledger in self.ledgers
@@ -159,7 +159,7 @@ class Package:
         return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def pack(self, path: Path, without: Collection[str] = ()) -> Path:
-        """Write an archive without some folders; equal content gives equal bytes."""
+        """Write a zip archive without the folders ``without``; equal content gives equal bytes."""
         from orchestrator.logits.files import write_whole
 
         def write(stream: Any) -> None:
@@ -252,7 +252,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse a package of a later version; other faults of the header are found later."""
+    """Raise ``UnfitError`` for a package of a later version; other faults are found later."""
     found: Any = None
     with archive.open(HEADER) as stream, suppress(ValueError, RecursionError):
         found = json.loads(stream.read(LARGEST_HEADER))
@@ -263,7 +263,7 @@ def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def take_out(archive: zipfile.ZipFile, folder: Path, names: Iterable[str]) -> None:
-    """Extract members of a checked archive into a folder, if they fit."""
+    """Extract members of a checked archive into a folder; ``InputError`` if they do not fit."""
     names = list(names)
     total, room = sum(archive.getinfo(n).file_size for n in names), shutil.disk_usage(folder).free
     if total > min(MOST_BYTES, room):

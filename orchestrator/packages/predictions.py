@@ -66,7 +66,7 @@ class RowPredictions:
 
 
 def tested(package: Package, cell: Cell) -> RowPredictions:
-    """Return the test predictions of a cell."""
+    """Return the test predictions of a cell; ``InputError`` if its file has those of another."""
     study, trial = cell.study, cell.trial
     name = f"{TEST}/{trial.key}.npz"
     found = RowPredictions.read(package.folder / name)

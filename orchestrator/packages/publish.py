@@ -125,8 +125,9 @@ def split_of(data: PreparedData) -> dict[str, np.ndarray]:
 def _with_rows(stored: StoredSweep) -> Iterator[tuple[Study, Trial]]:
     """Yield the trials whose validation rows go into the package.
 
-    Fail if the storage lacks rows that were compared to choose a configuration. Other rows may have
-    been removed by `calsweep storage gc`; the verification then computes their trials again.
+    Raise ``InputError`` if the storage lacks rows that were compared to choose a configuration.
+    Other rows may have been removed by `calsweep storage gc`; `package verify` then computes their
+    trials again.
     """
     ledger = stored.ledger
     finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}

@@ -23,7 +23,8 @@ class Retrained:
     """The outcome of computing a trial again.
 
     Attributes:
-        worst: Largest difference between old and new figures; infinite without common figures.
+        worst: Largest difference between old and new figures; infinite without common figures, 0
+            for a trial that failed.
         problems: A line per difference.
     """
 
@@ -38,8 +39,8 @@ class Retrained:
 def retrain(package: Package, again: Again, trial: Trial, tolerance: float) -> Retrained:
     """Compute a trial and its upstream stages again; compare figures and predictions.
 
-    Validation figures are always compared, test figures and probabilities if the trial has a cell
-    in the table.
+    Test figures and probabilities are compared only if the trial has a cell in the table. A trial
+    that failed must fail again for the same reason.
     """
     ledger = next(found for found in package.ledgers if trial.key in found.trials)
     study = ledger.studies[trial.study]

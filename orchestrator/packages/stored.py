@@ -55,7 +55,7 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the trials with test results, filtered by task, recipe and seed."""
+        """Return the trials with test results that pass the filters; ``InputError`` if none."""
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),
@@ -65,7 +65,7 @@ class StoredSweep:
             if wanted is not None and wanted not in known:
                 listing = ", ".join(dict.fromkeys(map(str, known))) or "none"
                 raise InputError(
-                    f"--{option} {wanted!r} has no cell measured; there are: {listing}"
+                    f"no cell with --{option} {wanted!r} has been measured; there are: {listing}"
                 )
         chosen = [
             (study, trial)
@@ -80,13 +80,13 @@ class StoredSweep:
         return chosen
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return a measured trial's predictions on the test data of its seed."""
+        """Return a trial's predictions of test rows; ``InputError`` if missing or of pixels."""
         ref = ArtifactRef("evaluate", trial.predictions)
         found = self.store.find(ref)
         if found is None:
             raise InputError(
                 f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone: "
-                f"{self.store.fault(ref)}; `{self._resuming}` computes it again"
+                f"{self.store.fault(ref)}; `{self._resuming}` computes them again"
             )
         tensors = found.tensors("test")
         if "images" in tensors:
@@ -95,7 +95,7 @@ class StoredSweep:
         return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
 
     def suites(self, study: Study, trial: Trial) -> dict[str, Tensor]:
-        """Return the stored tensors of a measured trial's suites, as ``SUITE/TENSOR``."""
+        """Return the stored results of a trial on its task's suites, by ``SUITE/TENSOR``."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found: dict[str, Tensor] = {}
         data = self.data_of(study, trial.seed)
@@ -114,7 +114,7 @@ class StoredSweep:
         return found
 
     def validated(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return a finished trial's predictions on the validation data of its seed."""
+        """Return the stored predictions of a finished trial for the validation data of its seed."""
         found = validation_rows(self.store, trial.ref)
         if found.images is not None:
             raise _pixels(study)

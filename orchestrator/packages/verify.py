@@ -51,10 +51,10 @@ class VerifyOptions:
         share: Share of the ended trials that are computed again, in [0, 1].
         trials: Prefixes of keys of trials that are always computed again.
         seed: Seed for drawing the share; random by default, so that nobody can predict the draw.
-        tolerance: Largest difference of equal figures, and of equal probabilities.
+        tolerance: Largest difference at which figures or probabilities count as equal.
         data_root: Folder of downloaded data sets.
         trust_plugins: Whether the code of the package's plugins is run.
-        revision: The revision that must have computed the package; by default this code's.
+        revision: Git commit that must have computed the package; by default the running code's.
     """
 
     share: float = SHARE
@@ -86,10 +86,10 @@ class Verdict:
     """The outcome of verifying a package.
 
     Attributes:
-        name: Name of its file.
+        name: File name of the package.
         checks: Checks in the order in which they ran; after some failures the rest is skipped.
         retrained: The trials that were computed again.
-        table: Its comparison table as Markdown; empty if it could not be read.
+        table: The package's comparison table as Markdown; empty if an early check failed.
     """
 
     name: str
@@ -116,6 +116,9 @@ def verify(
 
     Checks without training come first: files, data, splits, labels, figures, and the choices of the
     search. Then trials are computed again.
+
+    Raises:
+        UnfitError: If the package cannot be verified here with these options.
     """
     wanted = options or VerifyOptions()
     checks: list[Check] = []
@@ -181,7 +184,7 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
             f"{Path(plugin.path).stem} (code {plugin.code[:12]})" for plugin in named
         )
         raise UnfitError(
-            f"not verified: plugins {listing}: they are code of the package's author; to run it "
+            f"not verified: plugins {listing} are code of the package's author; to run this code "
             "with your rights, add --trust-plugins"
         )
     keys = [cell.trial.key for cell in package.trials]
@@ -238,9 +241,10 @@ def _without_rows(package: Package) -> list[Trial]:
 
 
 def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
-    """Return the trials to recompute: named, without validation rows, and a random share.
+    """Return the trials to compute again.
 
-    A share above 0 is at least one trial. Failed trials may be drawn: they must fail again.
+    These are the trials that the options name, those without validation rows, and a random share of
+    all. A share above 0 is at least one trial. Failed trials may be drawn: they must fail again.
     """
     ended, start = [cell.trial for cell in package.trials], tuple(options.trials)
     bare = {trial.key for trial in _without_rows(package)}

@@ -1,4 +1,4 @@
-"""Shows a sweep's journal on a tracking server, and queries the server."""
+"""Delivers the journals of sweeps to trackers, and queries trackers."""
 
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._kinds import (

@@ -1,6 +1,7 @@
-"""The shipper's process: ``python -m orchestrator.tracking OPTIONS`` (of ``sync``, as JSON).
+"""The process that delivers a journal: ``python -m orchestrator.tracking OPTIONS``.
 
-The environment has the tracker's address; see ``URI_VARIABLE``.
+OPTIONS are the arguments of ``sync`` as a JSON object. The tracker's address is in the environment
+variable that ``URI_VARIABLE`` names.
 """
 
 import json
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def _log_without_secrets(uri: str) -> None:
-    """Send all logs, and tracebacks of unexpected errors, to stderr, which is a file."""
+    """Send all logs, and tracebacks of unexpected errors, to stderr (a file, ``shipper.log``)."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Scrubbing(uri))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -38,7 +38,14 @@ class Point(NamedTuple):
 
 @dataclass
 class Change:
-    """The additions of one event to one run, independent of earlier changes."""
+    """The additions of one event to one run.
+
+    Attributes:
+        run: A trial's key or a study's name.
+        artifacts: Paths of files, by name.
+        status: The run's new status, if the event changes it.
+        time: When the status changed, in milliseconds since 1970.
+    """
 
     run: str
     points: list[Point] = field(default_factory=list)
@@ -59,7 +66,7 @@ class Change:
 
 
 class Changes:
-    """Turns the events of one sweep into changes; ``ledger`` is the state so far."""
+    """Turns the events of one sweep into changes; ``ledger`` is the sweep's state after them."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -68,7 +75,7 @@ class Changes:
         self._described: set[str] = set()
 
     def apply(self, event: Event) -> list[Change]:
-        """Apply an event; return its changes in the order of delivery."""
+        """Apply an event to the ledger; return the changes to deliver, in their order."""
         studies, trials = self.ledger.studies, self.ledger.trials
         match event:
             case StudyOpened(study=name) if name not in studies:
@@ -87,7 +94,7 @@ class Changes:
         return changes
 
     def close_open(self, time: int, status: str) -> list[Change]:
-        """Return the changes that end every open run after the sweep's end, trials first."""
+        """Return changes that mark open runs as KILLED at ``time`` (milliseconds), trials first."""
         reason = f"the sweep ended ({status}) before this study"
         runs = [trial.key for trial in self.ledger.trials.values() if trial.open]
         runs += [study.name for study in self.ledger.studies.values() if study.status == "running"]
@@ -96,7 +103,7 @@ class Changes:
         ]
 
     def _changes(self, event: Event) -> list[Change]:
-        """Return the changes of an event that affects no count, before the ledger applies it."""
+        """Return the changes of an event that changes no study's numbers of ended trials."""
         studies, trials, time = self.ledger.studies, self.ledger.trials, event.time
         match event:
             case StudyOpened(study=run) | TrialStarted(key=run) if run in trials or run in studies:
@@ -164,7 +171,11 @@ class Changes:
         return changes + (self._summary(study, event.time) if earlier != study.chosen else [])
 
     def _summary(self, study: Study, time: int) -> list[Change]:
-        """Return the chosen configuration and its mean test figures over the seeds so far."""
+        """Return the change of a study's run that describes the chosen trial, if there is one.
+
+        It has the configuration, and the test metrics as mean and standard deviation over the
+        seeds that have been measured so far.
+        """
         chosen = study.chosen_trial
         if chosen is None:
             return []
@@ -190,12 +201,12 @@ class Changes:
         return tick
 
     def _counts(self, study: Study, time: int) -> list[Point]:
-        """Return points with the numbers of finished and failed trials, at a new step."""
+        """Return points with a study's numbers of finished and failed trials, at the next step."""
         counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
         return self._points(study.name, counts, time, self._tick(study.name))
 
     def _points(self, run: str, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
-        """Turn metrics into points that replace all earlier ones of the same step.
+        """Turn metrics into points that replace all earlier points of the same step.
 
         A tracker shows the latest point of the greatest step, so the times of a run must rise even
         if the machine's clock does not.

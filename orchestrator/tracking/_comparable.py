@@ -15,7 +15,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import redacted
 
 ANY = "any"
-"""As a filter of fingerprint or code: rank studies with different ones together."""
+"""Value of the filters ``fingerprint`` and ``code``: rank studies that differ in it together."""
 
 Describe = Callable[["TrackedStudy"], str]
 Key = Callable[["TrackedStudy"], object]
@@ -27,7 +27,7 @@ _SHOWN = 12  # Characters of a hash in a message.
 class StudyFilter:
     """The filters of ``best_config``; times are seconds since 1970.
 
-    The fingerprint ``any`` ranks different models and protocols together as well.
+    With the fingerprint ``any``, models and protocols may differ as well.
     """
 
     since: float | None = None
@@ -57,14 +57,14 @@ class StudyFilter:
 
 
 class TrackedStudy(NamedTuple):
-    """A study with its run."""
+    """A study with its run on the tracker."""
 
     study: Study
     run: Run
 
     @property
     def sweep(self) -> str:
-        """Return its sweep's name."""
+        """Return the name of the study's sweep."""
         return self.run.tags[names.SWEEP]
 
 
@@ -73,8 +73,11 @@ def comparable_studies(
 ) -> tuple[list[TrackedStudy], str]:
     """Return the studies of a recipe on a task that may be ranked together, oldest first.
 
-    Studies without a finished trial, or with other code than the latest, are excluded. Also return
-    a note about the studies with other code; it is empty if there are none.
+    Studies without a finished trial are excluded. Unless the filter ``code`` is ``any``, studies
+    with other code than the latest are excluded, too; the second value is a note that lists them.
+
+    Raises:
+        InputError: If no study passes the filters, or some differ in data or rules.
     """
     every = _studies(tracker, experiments, task, recipe)
     kept = [found for found in every if where.holds(found.study, found.run.tags)]
@@ -105,7 +108,7 @@ def _studies(
 
 
 def check_known(tracker: RunReader, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
-    """Refuse a task, or a recipe on a task, that no study has."""
+    """Raise ``InputError`` if no study has the wanted tags, such as a recipe on a task."""
     so_far: dict[str, str] = {}
     for tag, value in wanted.items():
         runs = tracker.runs(RunQuery(experiments, {names.KIND: "study", **so_far}))
@@ -141,7 +144,7 @@ def _require_one(kept: Sequence[TrackedStudy], key: Key, describe: Describe, rem
 
 
 def _listing(kept: Sequence[TrackedStudy], describe: Describe) -> str:
-    """Return the distinct descriptions of studies, each with its sweeps."""
+    """Return the distinct descriptions of studies, each with the names of up to three sweeps."""
     sweeps: dict[str, list[str]] = {}
     for found in kept:
         sweeps.setdefault(describe(found), []).append(found.sweep)
@@ -162,7 +165,7 @@ def _data(found: TrackedStudy) -> str:
     return f"fingerprint {_short(study.fingerprint)}, {study.model} by {study.protocol}"
 
 
-# Further keys of a rule, in words.
+# Optional keys of a rule, and the words for them in messages.
 _LATER = {"accuracy_errors": "accuracy errors", "keep_default": "default kept:", "stop": "stop:"}
 
 

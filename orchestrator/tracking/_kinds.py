@@ -80,9 +80,7 @@ class Database(_Mlflow):
             if not written:
                 return
             if not file.parent.exists() and Path(uri.partition(":///")[2]).parent.exists():
-                raise InputError(
-                    f"{where} means {file}; in an address write %25 for a % of the path"
-                )
+                raise InputError(f"{where} means the file {file}; write %25 for each % in its path")
             _check_writable(file.parent, where)
             if file.exists() and not os.access(file, os.W_OK):
                 raise InputError(f"{where} cannot be written: it belongs to {user_of(file)}")
@@ -137,21 +135,21 @@ class _Server(_Mlflow):
 
 @TRACKERS.register("http")
 class Http(_Server):
-    """A tracking server."""
+    """An MLflow server reached by HTTP."""
 
     port = 80
 
 
 @TRACKERS.register("https")
 class Https(_Server):
-    """A tracking server."""
+    """An MLflow server reached by HTTPS."""
 
     port = 443
 
 
 @TRACKERS.register("postgresql")
 class Postgresql(_Server):
-    """A database without an MLflow server."""
+    """A PostgreSQL database that MLflow uses directly, without an MLflow server."""
 
     port = 5432
 
@@ -247,7 +245,7 @@ class Wandb(_Project):
 
 
 def _check_writable(folder: Path, where: str) -> None:
-    """Refuse a folder that cannot be written or created."""
+    """Raise ``InputError`` if a folder cannot be written or created."""
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -257,7 +255,7 @@ def _check_writable(folder: Path, where: str) -> None:
 def open_tracker(uri: str, create: bool = False) -> Tracker:
     """Return the tracker at an address; see ``check_tracking_uri``.
 
-    Without ``create`` a missing file is refused.
+    Without ``create``, a missing database or folder raises ``InputError``.
     """
     tracker: Tracker = tracker_kind(uri).open(uri, create)
     return tracker
@@ -301,16 +299,17 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:
-    """Return True if something accepts connections at an address; True for files and plugins.
+    """Return True if something accepts connections at an address; always True for files.
 
-    This needs no MLflow and does not check the server; ``ping`` does.
+    Trackers of plugins also return True unless they define another check. This needs no MLflow and
+    does not check the server; ``ping`` does.
     """
     return tracker_kind(uri).listens(uri, timeout)
 
 
 @dataclass(frozen=True)
 class SingleRun:
-    """A run that an experiment has only once.
+    """A run that is not a study or trial, such as a night or the tables of a sweep.
 
     Attributes:
         key: Unique in the experiment.

@@ -48,9 +48,9 @@ TRIALS_FAILED = "trials_failed"
 CHOSEN_OBJECTIVE = "chosen_objective"
 TEST_SEEDS = "test_seeds"
 DEVIATION = "_std"
-"""Suffix of the standard deviation over the seeds of a table."""
+"""Suffix of a metric's standard deviation over seeds."""
 FIGURES = ("acc", "ece", "aece", "cwece", "nll")
-"""Test metrics whose means a study's run shows."""
+"""Test metrics whose means over seeds every study's run has; a sweep file may add others."""
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 STATUS_OF_TRIAL = {"finished": FINISHED, "failed": FAILED, "pruned": KILLED}
@@ -60,12 +60,12 @@ MAX_TAG = 8000
 
 
 def yes(flag: bool) -> str:
-    """Write a flag as a tag."""
+    """Return the value of a tag that is a flag."""
     return "true" if flag else "false"
 
 
 def flatten(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Write a configuration as parameters: ``{"mbls": {"margin": 6.0}}`` as ``mbls.margin``."""
+    """Return a configuration as flat parameters, such as ``{"mbls.margin": "6.0"}``."""
     return {name: as_text(value) for name, value in _leaves(configuration)}
 
 
@@ -78,7 +78,7 @@ def _leaves(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def configuration_tags(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Write a configuration as JSON, split over several tags if it is long."""
+    """Return a configuration as JSON in a tag, or in several tags if it exceeds ``MAX_TAG``."""
     text = json.dumps(configuration, ensure_ascii=False)
     return {
         CONFIGURATION + (f".{start // MAX_TAG}" if start else ""): text[start : start + MAX_TAG]

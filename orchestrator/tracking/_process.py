@@ -1,4 +1,4 @@
-"""The shipper's process and its progress: a sweep never waits for its tracker."""
+"""The shipper: a process that delivers a journal, so that the sweep never waits for its tracker."""
 
 import json
 import logging
@@ -15,7 +15,10 @@ from orchestrator.sweep.tracking_uri import check_tracking_uri, is_plugged
 from trainables.common.files import write_whole
 
 URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
-"""Passes the address, which may have a password: other users can read a command line."""
+"""Environment variable with the tracker's address.
+
+The address may have a password, and other users can read a command line.
+"""
 
 RESTARTS = 3
 
@@ -23,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class Fault(NamedTuple):
-    """Why the last request to the tracker failed; ``lasting``: it was a ``BlockedError``."""
+    """Why the last request to the tracker failed; ``lasting`` if waiting does not help."""
 
     text: str
     lasting: bool
 
 
 def note_fault(journal: Path, fault: Fault | None) -> None:
-    """Write the fault next to the journal, for the sweep's process; None removes it."""
+    """Write the fault to a file next to the journal, for the sweep's process; None removes it."""
     path = _fault_path(journal)
     try:
         if fault is None:
@@ -95,7 +98,7 @@ def delivered_runs(journal: Path) -> dict[str, str]:
 
 
 def delivered(journal: Path) -> tuple[int, int]:
-    """Return the delivered bytes of a journal, and its size."""
+    """Return the number of delivered bytes of a journal (roughly), and the journal's size."""
     total = journal.stat().st_size if journal.exists() else 0
     memory = Memory.load(journal)
     return min(memory.offset + memory.ahead, total), total
@@ -116,25 +119,28 @@ class ShipperProcess:
         self.process = self._start()
 
     def revive(self) -> bool:
-        """Restart the process if it died before its work was done; return True if it did."""
+        """Restart the process if it failed or was killed; return whether it was restarted."""
         if self.process.poll() in (None, 0):
             return False
         self.process = self._start()
         return True
 
     def progress(self) -> tuple[int, int]:
-        """Return the delivered bytes of the journal, and its size."""
+        """Return the number of delivered bytes of the journal (roughly), and its size."""
         return delivered(self.journal)
 
     def fault(self) -> Fault | None:
-        """Return the fault of the shipper's last request, if it failed."""
+        """Return why the shipper's last request failed; None if it did not fail."""
         try:
             return Fault(*json.loads(_fault_path(self.journal).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
     def wait_drained(self, timeout: float) -> bool:
-        """Wait, after ``sweep_ended``, for the delivery of all events; return True on success."""
+        """Wait until all events of an ended sweep are delivered; return True on success.
+
+        This takes at most ``timeout`` seconds. A failed shipper is restarted ``RESTARTS`` times.
+        """
         end, restarts = time.monotonic() + timeout, RESTARTS
         while time.monotonic() < end:
             try:
@@ -175,7 +181,7 @@ def start_shipper(
     poll_seconds: float = 1.0,
     plugins: Sequence[tuple[str, str]] = (),
 ) -> ShipperProcess:
-    """Start a process that delivers a journal, in which this process has begun an attempt."""
+    """Start a process that delivers a journal until the sweep ends or this process dies."""
     check_tracking_uri(uri)
     journal = Path(journal).resolve()
     options = {

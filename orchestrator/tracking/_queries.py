@@ -14,7 +14,7 @@ from orchestrator.tracking.tracker import RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, redacted
 
-RECENT = 50  # Number of trials in the median.
+RECENT = 50  # Maximum number of trials in the median.
 MOST = 1000  # Maximum number of runs that are searched for these trials.
 
 
@@ -40,7 +40,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
 
 def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
-    """Return the id of a sweep's experiment, or the ids of all sweeps' experiments."""
+    """Return the ids of one sweep's or all sweeps' experiments; ``InputError`` if there is none."""
     known = tracker.sweeps()
     if sweep is None:
         return list(known.values())
@@ -54,7 +54,7 @@ def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
 
 
 def there_are(known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name."""
+    """Return the end of a message about an unknown name: the list of known names."""
     return f"there are: {', '.join(sorted(known)) or 'none'}"
 
 
@@ -64,7 +64,10 @@ def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: 
 
 
 def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
-    """Return the median seconds of a stage's last computed trials on a task, over all sweeps."""
+    """Return the median seconds of a stage's last computed trials on a task, over all sweeps.
+
+    None if there is no such trial, or the tracker does not answer.
+    """
     # This is only an estimate: an absent server must not delay a plan.
     if not ping(uri)[0]:
         return None

@@ -35,9 +35,9 @@ from trainables.common.files import LOCK_MODE, is_inside
 from trainables.common.paths import redacted
 
 CHUNK = 4 << 20
-"""Bytes of journal that are delivered together; then the offset is saved.
+"""Bytes of the journal that are delivered before the progress is saved.
 
-Larger chunks need fewer requests: a chunk sends one request per run.
+Larger chunks need fewer requests, because all changes of a run in a chunk are sent in one request.
 """
 
 SAVE_SECONDS = 2.0
@@ -58,7 +58,7 @@ class BusyError(InputError):
 
 @dataclass
 class Shipment:
-    """The outcome of ``sync``; ``refused`` has a line per change that the tracker refused."""
+    """The outcome of ``sync``; ``refused`` has one line per change that the tracker refused."""
 
     events: int = 0
     runs: int = 0
@@ -121,7 +121,10 @@ def sync(
 def _patiently(
     action: Callable[[], T], patience: float, is_orphan: Callable[[], bool] = lambda: True
 ) -> T:
-    """Retry ``action`` during outages: without end, or ``patience`` seconds if ``is_orphan``."""
+    """Retry ``action`` while the tracker does not answer.
+
+    If ``is_orphan()``, give up after ``patience`` seconds, or at once if waiting does not help.
+    """
     start, pause = time.monotonic(), 0.5
     while True:
         try:
@@ -138,7 +141,7 @@ def _patiently(
 
 
 def _death_of(pid: int) -> Callable[[], bool]:
-    """Return a function that checks whether a process has ended, reaped or not."""
+    """Return a function that tells whether a process has ended; it may be a zombie."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -214,7 +217,7 @@ class _Shipper:
 
     @property
     def over(self) -> bool:
-        """Return True if the sweep has ended, and was not resumed."""
+        """Return True if the events so far end the sweep without resuming it."""
         return self._ledger.ended is not None
 
     def close_open(self) -> None:
@@ -225,7 +228,7 @@ class _Shipper:
         self._deliver_pending()
 
     def remove_duplicates(self) -> None:
-        """Delete duplicate runs, which a server created although its answer got lost."""
+        """Delete runs that a server created twice because its first answer got lost."""
         if self._doubtful:
             tags = {names.SWEEP_ID: self._ledger.sweep_id}
             for run in list(self._tracker.runs(RunQuery([self._experiment], tags))):
@@ -235,7 +238,7 @@ class _Shipper:
         self.shipment.runs = len(self._memory.runs)
 
     def _connect(self) -> bool:
-        """Open the tracker and restore the progress; False if the journal has no event yet."""
+        """Open the tracker and restore the progress; return False if the journal has no event."""
         if not self.journal.exists():
             return False
         first, _ = read_events(self.journal, 0, limit=1)
@@ -259,7 +262,7 @@ class _Shipper:
         return True
 
     def _replay(self, until: int) -> bool:
-        """Apply the delivered events; False if the journal no longer has all of them."""
+        """Apply the events up to byte ``until``; return False if the journal does not reach it."""
         place = 0
         while place < until:
             events, end = read_events(self.journal, place, min(CHUNK, until - place))
@@ -278,7 +281,7 @@ class _Shipper:
                 known.absorb(change)
 
     def _deliver_pending(self) -> None:
-        """Deliver all collected changes, studies first: their runs are the parents of trials'."""
+        """Deliver all collected changes, studies first: their runs are parents of trials' runs."""
         studies = [run for run in self._pending if run in self._ledger.studies]
         trials = [run for run in self._pending if run not in self._ledger.studies]
         if not self._adopted and any(run not in self._memory.runs for run in self._pending):
@@ -329,19 +332,19 @@ class _Shipper:
         try:
             self._tracker.log(run_id, change)
         except RefusedError:
-            if change.params:  # After a cut of the journal a study may choose another trial.
+            if change.params:  # If the journal was cut, a study may choose another trial.
                 self._tracker.log(run_id, replace(change, params={}))
             raise
 
     def _upload(self, run_id: str, name: str, path: Path) -> None:
-        """Upload a file of a chosen trial, no other: an edited journal may name a private file."""
+        """Upload a file of a chosen trial, no other: an edited journal may name a private one."""
         real, folder = path.resolve(), SweepFolder(self.journal.parent).chosen
         if real.is_file() and not is_inside(real, folder):
             raise RefusedError(f"artifact {name}: {real} is not delivered: it is outside {folder}")
         self._tracker.upload(run_id, name, real)
 
     def _now_at(self, path: str) -> Path:
-        """Return the path of a file of the sweep, whose folder may have been moved."""
+        """Return where a file of the sweep is now; the sweep's folder may have been moved."""
         folder = self.journal.parent
         inside = path.rpartition(f"/{folder.parent.name}/{folder.name}/")[2]
         return folder / inside if (folder / inside).is_file() else Path(path)

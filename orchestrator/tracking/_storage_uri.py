@@ -14,7 +14,13 @@ from trainables.common.yaml_text import read_mapping
 
 
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
-    """Deliver missing events to the tracker at ``default_tracking_uri``; return its address."""
+    """Return the address of the tracker with the runs of a storage.
+
+    ``MLFLOW_TRACKING_URI`` has precedence. Next is the address in the sweep files of ``sweeps``, if
+    they all have the same one; if ``sweeps`` is None and the storage has no database, the files of
+    all sweeps are read. Otherwise it is the storage's database. For a storage in a bucket this
+    database is local, and missing events are delivered to it first.
+    """
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):
         return uri
@@ -32,13 +38,13 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     for folder in place.sweeps() if sweeps is None else named:
         done, total = delivered(folder.journal)
         if done != total:
-            with suppress(BusyError):  # The sweep runs on this machine.
+            with suppress(BusyError):  # The sweep runs on this machine and delivers by itself.
                 sync(folder.journal, uri, place.tracked_files)
     return uri
 
 
 def _named_uri(spec: Path) -> str | None:
-    """Return the tracker's address in a stored sweep file; None without a file or an address."""
+    """Return the tracker's address in a stored sweep file; None if there is none."""
     if not spec.is_file():
         return None
     document = read_mapping(read_document(spec, str(spec)), str(spec), "a sweep", "tracking")

@@ -11,7 +11,7 @@ from orchestrator.storage.results import as_text
 from orchestrator.tracking import _names as names
 from orchestrator.tracking.tracker import Run
 
-# Attributes that are tags of the same name.
+# Attributes of ``Study`` and ``Trial`` that are stored as tags of the same name.
 _STUDY = ("study", "task", "recipe", "fingerprint", "dataset", "model", "protocol", "setting")
 _TRIAL = ("study", "key", "role", "stage")
 
@@ -22,13 +22,13 @@ def study_name(study: Study) -> str:
 
 
 def trial_name(trial: Trial, ledger: Ledger) -> str:
-    """Return the displayed name of a trial's run."""
+    """Return the displayed name of a trial's run: recipe, and number in the search or seed."""
     recipe = _task_and_recipe(trial, ledger)[1]
     return f"{recipe} #{trial.number}" if trial.role == SEARCH else f"{recipe} ~{trial.seed}"
 
 
 def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
-    """Return the first tags of a study's run."""
+    """Return the tags with which a study's run is created."""
     return {
         **{names.VERSION + name: str(version) for name, version in study.versions.items()},
         **_plain_tags(study),
@@ -44,7 +44,7 @@ def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
 
 
 def trial_tags(trial: Trial, ledger: Ledger) -> dict[str, str]:
-    """Return the first tags of a trial's run."""
+    """Return the tags with which a trial's run is created."""
     study, (task, recipe) = ledger.studies.get(trial.study), _task_and_recipe(trial, ledger)
     return {
         **({} if study is None else _plain_tags(study)),
@@ -115,7 +115,7 @@ def _below(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _plain_tags(study: Study) -> dict[str, str]:
-    """Return tags with names that are easy to guess; a sweep's own tags replace them."""
+    """Return tags with simple names, for people who search; tags of the sweep file replace them."""
     facts = ("task", "recipe", "dataset", "model", "protocol")
     return {name: value for name in facts if (value := getattr(study, name))}
 

@@ -32,7 +32,7 @@ SPARE = 50  # Additional runs per query, so that one page usually suffices.
 
 @dataclass(frozen=True)
 class TrackedTrial:
-    """A finished trial on a tracker; ``note`` lists runs excluded because of other code."""
+    """A finished trial with its study, read from a tracker; for ``note`` see ``BestConfig``."""
 
     trial: Trial
     study: Study
@@ -41,7 +41,7 @@ class TrackedTrial:
 
     @property
     def rank(self) -> Rank:
-        """Return the sort key."""
+        """Return the key that sorts trials from best to worst."""
         if self.trial.objective is None:
             raise ValueError(f"trial {self.trial.key} has not been scored")
         return Rank(self.trial.objective, self.trial.number, self.study.time)
@@ -58,19 +58,19 @@ class BestConfig:
 
     Attributes:
         sweep: The sweep that found it.
-        run_id: Its MLflow run.
+        run_id: Id of the trial's run on the tracker.
         number: The trial's number within its study.
-        objective: Its validation objective, a fraction (or nats for NLL), lower is better.
+        objective: The trial's validation objective, a fraction (or nats for NLL); lower is better.
         rule: The rule of the choice: ``objective`` (the validation metric), ``accuracy_tolerance``
             (of the guard), ``epoch`` (whose metrics count), ``tie`` (which trial wins); empty if
             the sweep did not record it.
         fixed: Parameters by part, for ``search.fixed`` of another sweep file.
-        validation: Its validation metrics, fractions.
-        sweep_id: Unique, unlike the sweep's name.
+        validation: The trial's validation metrics: fractions, or nats for NLL.
+        sweep_id: Id of the sweep; unlike the sweep's name, it is unique.
         fingerprint: Hash of the data and their splits.
         code: Git commit of the code.
-        started: When its study was opened, local time, ISO 8601.
-        note: Runs excluded because of another version of the code; else empty.
+        started: When the study was opened: local time, ISO 8601.
+        note: Names studies that were excluded because they used another version of the code.
     """
 
     task: str
@@ -130,7 +130,7 @@ def best_config(
     if another objective is lower. Test metrics are not used. Studies with different data, models,
     protocols or rules are never ranked together: the call fails until the filters leave one kind.
     If there are several versions of the code, only the latest counts, and ``BestConfig.note``
-    lists the others.
+    lists the others. The list is empty if no trial has finished.
 
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
@@ -183,7 +183,7 @@ def _best_config(tracked: TrackedTrial) -> BestConfig:
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return task and recipe of every study; each argument that is given is a filter."""
+    """Return (task, recipe) of each study that passes the filters; ``InputError`` if none does."""
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
@@ -202,7 +202,7 @@ def best_trials(
     top: int = 1,
     where: StudyFilter | None = None,
 ) -> list[TrackedTrial]:
-    """Return the best trials of comparable studies, best first; see ``best_config``."""
+    """Return the ``top`` best trials of the studies of a recipe on a task; see ``best_config``."""
     if top < 1:
         raise InputError(f"top: expected 1 or more, got {top}")
     tracker = read_tracker(uri)
@@ -212,7 +212,7 @@ def best_trials(
 
 
 def tracked_trial(uri: str, run_id: str) -> TrackedTrial:
-    """Return one trial by the id of its run."""
+    """Return a finished trial by the id of its run; raise ``InputError`` for any other run."""
     tracker = read_tracker(uri)
     try:
         run = tracker.run(run_id)
@@ -257,12 +257,12 @@ def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run
 
 
 def _search(tracker: RunReader, sweeps: Mapping[str, TrackedStudy], top: int) -> list[Run]:
-    """Return the best trials of some studies, filtered and sorted by the tracker."""
+    """Return the runs of the ``top`` best search trials of these studies, best first."""
     tags = {names.STUDY: next(iter(sweeps.values())).study.name}
     experiments = sorted({found.run.experiment for found in sweeps.values()})
     found: list[Run] = []
-    # Runs without an objective come last in the tracker's order. The other conditions are checked
-    # here: each further one would cost the tracker more than a few superfluous runs.
+    # Runs without an objective come last in the tracker's order. Role and sweep are checked here:
+    # as conditions of the query they would take longer than reading a few superfluous runs.
     page = min(top, PAGE) + SPARE
     ranked = RunQuery(experiments, tags, status=names.FINISHED, order=_ORDER, page=page)
     for run in tracker.runs(ranked):

@@ -22,7 +22,7 @@ class Champion:
 
     Attributes:
         model: Name of the registered model: the task's, with ``.`` for ``/`` and ``-`` for ``:``.
-        new: Whether this version was not the champion before.
+        new: True if another version, or none, was the champion before.
     """
 
     model: str
@@ -37,13 +37,13 @@ def promote(
 ) -> Champion:
     """Register the weights of a run and make them their task's champion.
 
-    The run stores the whole chain of stages: weights as safetensors, and JSON from which the chain
-    is rebuilt. A second call changes nothing.
+    The model contains all stages, from the network to the calibrator: their weights as
+    safetensors, and JSON from which they are rebuilt. A second call changes nothing.
 
     Args:
-        run_id: A finished trial.
-        tracking_uri: Address of runs and registry; see ``default_tracking_uri``.
-        storage: Storage folder of the sweep, with the weights.
+        run_id: Run of a finished trial.
+        tracking_uri: Address of the tracker; see ``default_tracking_uri``.
+        storage: Storage folder with the weights of the trial.
     """
     uri = tracking_uri or default_tracking_uri(storage)
     found = tracked_trial(uri, run_id)

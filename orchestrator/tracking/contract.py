@@ -1,4 +1,4 @@
-"""The contract of trackers; each function checks one rule, with a tracker and an empty folder.
+"""The contract of trackers: each public check tests one rule, using a tracker and an empty folder.
 
 A check raises an exception if the rule is broken. It creates experiments with new names.
 """
@@ -22,7 +22,7 @@ ABSENT = "0" * 32, "../../etc/passwd"
 
 
 def creates_an_experiment_once(tracker: Tracker, folder: Path) -> None:
-    """An experiment is created once, and listed if it holds a sweep."""
+    """An experiment is created only once, and listed if it belongs to a sweep."""
     name = f"{uuid4().hex} ä/b"
     made, created = tracker.open_experiment(name, folder)
     again, created_again = tracker.open_experiment(name, folder)
@@ -34,7 +34,7 @@ def creates_an_experiment_once(tracker: Tracker, folder: Path) -> None:
 
 
 def returns_a_run_as_it_was_made(tracker: Tracker, folder: Path) -> None:
-    """A run comes back with its parent, tags and last metrics."""
+    """A run is returned with its parent, its tags and the last values of its metrics."""
     experiment = _experiment(tracker, folder)
     parent = tracker.create_run(experiment, "above", {"calsweep.kind": "study"}, 500)
     tags = {"calsweep.kind": "trial", "text": 'it\'s "so",\nµ|x=1'}
@@ -50,7 +50,7 @@ def returns_a_run_as_it_was_made(tracker: Tracker, folder: Path) -> None:
 
 
 def keeps_the_latest_of_the_greatest_step(tracker: Tracker, folder: Path) -> None:
-    """The value of a metric is the latest one of the greatest step."""
+    """The value of a metric is the latest point with the greatest step."""
     run_id = _run(tracker, _experiment(tracker, folder))
     for value, time, step in ((1.0, 10, 0), (2.0, 10, 3), (3.0, 20, 3), (4.0, 30, 2)):
         tracker.log(run_id, Change("k", [Point("loss", value, time, step)]))
@@ -58,7 +58,7 @@ def keeps_the_latest_of_the_greatest_step(tracker: Tracker, folder: Path) -> Non
 
 
 def takes_the_same_twice(tracker: Tracker, folder: Path) -> None:
-    """A repeated log changes nothing, a new tag replaces the old, a new parameter is refused."""
+    """Repeating a log changes nothing; a tag can be replaced, the value of a parameter cannot."""
     run_id = _run(tracker, _experiment(tracker, folder))
     change = Change("k", [Point("loss", 1.5, 10, 0)], {"p": "1"}, {"chosen": "false"})
     for _ in range(2):
@@ -81,7 +81,7 @@ def sets_a_status_and_takes_it_back(tracker: Tracker, folder: Path) -> None:
 
 
 def finds_runs_by_tags_status_and_marks(tracker: Tracker, folder: Path) -> None:
-    """Runs are found by tags, status and marks, the newest first, in all experiments asked for."""
+    """Runs of one or more experiments are found by tags and status, the newest first."""
     experiment, other = _experiment(tracker, folder), _experiment(tracker, folder)
     red = _run(tracker, experiment, 1, team="red")
     blue = _run(tracker, experiment, 2, team="blue", chosen="x")
@@ -133,7 +133,7 @@ def refuses_what_is_not_there(tracker: Tracker, folder: Path) -> None:
 
 
 def replaces_a_champion(tracker: Tracker, folder: Path) -> None:
-    """A run's folder becomes the one version that an alias names."""
+    """A run is registered once as a version of a model, and the alias moves to that version."""
     if type(tracker).register is Tracker.register:
         return  # This tracker stores no models.
     experiment, task = _experiment(tracker, folder), f"{uuid4().hex}/net"

@@ -30,11 +30,11 @@ from trainables.common.paths import SYNC
 
 Record = dict[str, Any]
 SETTLED = 100_000_000  # Nanoseconds after which a further change gives the folder a new time.
-_latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment of the last query.
+_latest: dict[Path, tuple[int, list[Run]]] = {}  # Runs of the experiment of the last query.
 
 
 class FolderTracker(Tracker):
-    """A folder of runs, created if missing; one process at a time writes an experiment."""
+    """A folder of runs, created if missing; only one process may write to an experiment."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -198,7 +198,7 @@ def _write(file: Path, record: Record) -> None:
 
 @contextmanager
 def translated(place: Path) -> Iterator[None]:
-    """Raise disk errors as ``UnreachableError``: they may pass."""
+    """Raise disk errors as ``UnreachableError``, because they may pass."""
     try:
         yield
     except OSError as error:

@@ -15,8 +15,7 @@ LONGEST = 60  # Characters of a run's name that are kept in the name of its fold
 class TensorboardTracker(FolderTracker):
     """A folder of runs whose metrics are also event files, ``events/EXPERIMENT/NAME-ID/``.
 
-    Events can only be appended. Tags and parameters are in the JSON files, and runs are read from
-    these.
+    Runs are read from their JSON files, which also have the tags and parameters.
     """
 
     def log(self, run_id: str, change: Change) -> None:
@@ -55,7 +54,7 @@ def _append(file: Path, points: Sequence[Point]) -> None:
 
 
 def _framed(content: bytes) -> bytes:
-    """Return a record of TensorFlow's format: length, content, and a checksum of each."""
+    """Return a record of TensorFlow's format: length, its checksum, content, its checksum."""
     from tensorboardX.record_writer import masked_crc32c
 
     length = struct.pack("<Q", len(content))

@@ -30,7 +30,7 @@ class LoginError(BlockedError):
 
 
 class RefusedError(ValueError):
-    """A tracker will never accept this, however often it is sent."""
+    """A tracker will never accept a request, however often it is sent."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ class RunQuery:
     Attributes:
         tags: Required tags and their values.
         marked: A required tag with any value but "".
-        order: Metrics to sort by: the lowest first, runs without them last, ties by age (oldest
-            first). None sorts by age, newest first.
+        order: Metrics to sort by, the lowest value first. Runs without the metric are last. Runs
+            with equal values are sorted by age, oldest first. None sorts all runs by age, newest
+            first.
         page: Number of runs per request.
     """
 
@@ -89,7 +90,7 @@ class RunReader(ABC):
 
     @abstractmethod
     def sweeps(self) -> dict[str, str]:
-        """Return the ids of the sweeps' experiments, by name."""
+        """Return the id of every sweep's experiment, by the name of the sweep."""
 
     @abstractmethod
     def runs(self, query: RunQuery) -> Iterator[Run]:
@@ -97,7 +98,7 @@ class RunReader(ABC):
 
     @abstractmethod
     def run(self, run_id: str) -> Run:
-        """Return a run."""
+        """Return a run by its id; raise ``RefusedError`` if there is none."""
 
 
 class Tracker(TrackerKind, RunReader):
@@ -117,7 +118,7 @@ class Tracker(TrackerKind, RunReader):
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
     ) -> tuple[Experiment, bool]:
-        """Return the experiment ``name``, and whether it was created now (with ``kind``).
+        """Return the experiment ``name``, and whether this call created it, as one of ``kind``.
 
         A tracker without its own place for files stores them under ``artifact_root``.
         """
@@ -150,7 +151,7 @@ class Tracker(TrackerKind, RunReader):
 
     @abstractmethod
     def set_status(self, run_id: str, status: str, time: int) -> None:
-        """Set a run's status, and the time as its end unless the status is RUNNING."""
+        """Set a run's status; unless it is RUNNING, the run ended at ``time`` (ms since 1970)."""
 
     @abstractmethod
     def delete_run(self, run_id: str) -> None:

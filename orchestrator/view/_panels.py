@@ -62,9 +62,10 @@ class Measured:
     Attributes:
         curves: Curves by recipe.
         comparisons: Differences from the baseline, by metric; empty without a baseline.
-        gains: Gains of the searches, by metric; empty if there are none or they are unknown.
+        gains: Gains of the searched configurations over the published defaults, by metric; empty if
+            there are none.
         absent: Maps a recipe to the reason why it has no curves.
-        ungained: Maps a recipe to the reason why its gain is unknown: predictions cannot be read.
+        ungained: Maps a recipe to the reason why its gain is unknown, such as a missing file.
         problem: Why nothing could be measured; else empty.
     """
 
@@ -174,7 +175,7 @@ def risk_panel(
 
 
 def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, list[float]]:
-    """Return the mean over seeds; values beyond the axis are clipped to its edge."""
+    """Return the points of the mean curve over seeds; errors are clipped to ``highest``."""
     coverage = own[0].coverage
     risk = np.minimum(np.mean([curve.risk for curve in own], axis=0), highest)
     places = thinned(range(min(FEWEST, len(risk)) - 1, len(risk)))
@@ -182,7 +183,7 @@ def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, li
 
 
 def widest(comparison: TaskComparison) -> float:
-    """Return the difference that a column of interval drawings has at its edges."""
+    """Return the difference at the edges of the interval drawings in a column."""
     differences = comparison.bootstrap.differences.values()
     found = (max(abs(difference.low), abs(difference.high)) for difference in differences)
     ends = [end for end in found if end]  # A default that was kept has no interval.

@@ -39,7 +39,10 @@ class _Axis(NamedTuple):
 def parallel_coordinates(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return a chart of the trials that have all searched parameters (a sample if many)."""
+    """Return a chart of the trials that have all searched parameters, or of a sample of them.
+
+    There is no chart with fewer than two parameters or trials.
+    """
     shown = column(history.objective)
     whole = [trial for trial in study.scored if searched.keys() <= trial.parameters.keys()]
     if len(searched) < 2 or len(whole) < 2:

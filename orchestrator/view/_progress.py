@@ -26,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 HEIGHT = 240
-NAMED, LINE = 8, 9  # Recipes with a colour, and the height of each in a legend of two columns.
+NAMED, LINE = 8, 9  # Recipes with a colour; pixels for each in a legend of two columns.
 WHOLE = {"tickMinStep": 1, "format": "d"}
 
 
@@ -52,7 +52,7 @@ def _lowest(study: Study) -> float:
 def best_by_recipe(
     studies: Sequence[Study], history: Ledger, named: Sequence[str], ending: str = ""
 ) -> list[Chart]:
-    """Chart each recipe's lowest objective so far by trial; ``named`` recipes have colours."""
+    """Return the chart of each recipe's lowest objective so far; ``named`` recipes have colours."""
     scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []
@@ -84,7 +84,7 @@ def best_of_study(study: Study, history: Ledger) -> list[Chart]:
 
 
 def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
-    """Return the line of the best so far; the axis is logarithmic if ``heights`` vary widely."""
+    """Return the line of the best objective so far, on an axis that suits ``heights``."""
     unit = f"validation {in_unit(shown)}"
     encoding = {
         "x": amount("trial", "trial number", axis=WHOLE),
@@ -100,7 +100,7 @@ def _point(trial: Trial, objective: float | None, shown: Column) -> Spec:
 
 
 def _bests(recipe: str, trials: Sequence[Trial], shown: Column) -> Iterable[Spec]:
-    """Yield the trials that were the best so far, and the last one."""
+    """Yield a point for each trial that was the best so far, and for the last trial."""
     best = math.inf
     for trial in trials:
         objective = trial.objective or 0.0
@@ -145,7 +145,7 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a metric by epoch, in percent, as one row; None with fewer than two epochs."""
+    """Return a metric's median and range over seeds by epoch, in percent; None for one epoch."""
     chosen = study.chosen_trial
     if chosen is None:
         return None

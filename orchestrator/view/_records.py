@@ -38,7 +38,7 @@ class Failure(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The run of one seed's figures; unknown fields are empty."""
+    """The tracked run behind one seed's test figures; unknown fields are empty."""
 
     recipe: str
     task: str
@@ -77,7 +77,10 @@ def ranks(source: ReportSource) -> tuple[Chart | None, str]:
 
 
 def arena_of(source: ReportSource) -> tuple[Arena | None, str]:
-    """Return the arena of calibrators of given logits, or why there is none."""
+    """Return the comparison of all calibrators of given logits, or why there is none.
+
+    For trained networks both values are empty.
+    """
     baseline = usual_baseline(source.results)
     if baseline != GIVEN:
         return None, ""
@@ -88,7 +91,7 @@ def arena_of(source: ReportSource) -> tuple[Arena | None, str]:
 
 
 def costs(source: ReportSource) -> dict[tuple[str, str], float]:
-    """Return the mean seconds of the chosen configurations, by task and recipe."""
+    """Return the chosen configurations' mean seconds over seeds, by task and recipe."""
     return {
         (r.task, r.recipe): sum(r.seconds) / len(r.seconds) for r in source.results if r.seconds
     }
@@ -109,7 +112,7 @@ def computed(history: Ledger) -> str:
 
 
 def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
-    """Yield all failed trials with their reasons, and all studies without a result.
+    """Yield all failed trials, and all studies that have not finished, with the reasons.
 
     If the sweep is live, studies that are still running are skipped.
     """
@@ -120,7 +123,7 @@ def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
             if trial.status in lost:
                 what = f"trial {trial.number}" if trial.role == "search" else f"seed {trial.seed}"
                 configuration = json.dumps(trial.configuration, ensure_ascii=False)
-                reason = trial.reason or "no end"
+                reason = trial.reason or "did not end"
                 yield Failure(study.recipe, study.task, what, reason, configuration, trial.key)
     for result in source.results:
         if result.status not in ("finished", "running" if live else ""):
@@ -131,7 +134,7 @@ def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
 
 
 def runs(source: ReportSource) -> Iterator[Run]:
-    """Yield the runs of the figures, one per recipe, task and seed."""
+    """Yield the tracked runs behind the test figures, one per recipe, task and seed."""
     for result in source.results:
         trials = _evaluated_trials(source, result)
         for position in range(len(result.test)):

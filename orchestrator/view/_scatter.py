@@ -56,9 +56,10 @@ def pareto_front(places: Iterable[Place]) -> list[Place]:
 
 
 def scatter(places: Sequence[Place], baseline: str, floor: float | None) -> Chart:
-    """Return the chart of all recipes. The front is a line; its recipes and the baseline are named.
+    """Return the chart of all recipes, with the Pareto front as a line.
 
-    ``floor`` is the baseline's noise floor in percent.
+    Recipes on the front and the baseline are labelled. ``floor`` is the baseline's noise floor in
+    percent.
     """
     errors = [place.error for place in places]
     log = spread_widely(errors, SPREAD)

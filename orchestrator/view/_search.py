@@ -123,7 +123,10 @@ def searched_for(trial: Trial, history: Ledger) -> list[float]:
 
 
 def fronts(study: Study, history: Ledger) -> list[Chart]:
-    """Return charts of each further metric against the objective; dominated trials are grey."""
+    """Return a chart of each further searched metric against the objective.
+
+    Dominated trials are grey. There is no chart if the search has only the objective.
+    """
     trials, shown = study.scored if history.pareto else [], _searched_metrics(history)
     if len(trials) < 2:
         return []
@@ -171,7 +174,10 @@ def _front(shown: Sequence[Column], place: int, rows: Sequence[Spec]) -> Chart:
 
 
 def best_trials(study: Study, metric: str = "") -> list[Trial]:
-    """Return search trials with a curve (of ``metric``): the chosen one, then by objective."""
+    """Return the search trials with a curve: the chosen trial first, the others by objective.
+
+    A curve has at least two epochs; with ``metric``, at least two values of that metric.
+    """
     trials = [t for t in study.searched if (len(t.curve(metric)[0]) if metric else t.epochs) > 1]
 
     def key(trial: Trial) -> tuple[bool, float]:
@@ -182,7 +188,10 @@ def best_trials(study: Study, metric: str = "") -> list[Trial]:
 
 
 def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return charts by epoch: validation ECE, accuracy and, for margin losses, spared samples."""
+    """Return charts of validation ECE and accuracy by epoch.
+
+    For margin losses there is also the share of samples without penalty.
+    """
     figures = []
     for metric in ("ece", "acc"):
         unit = f"validation {column(metric).label} %"
@@ -196,20 +205,20 @@ def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return the chart of MaC-Cal's q by epoch, coloured by gamma; further seeds are dashed."""
+    """Return the chart of MaC-Cal's retention probability q by epoch; further seeds are dashed."""
     lines = [{**_line(trial, "q", study), "gamma": gamma(trial)} for trial in reversed(trials)]
     scale = {"domain": [0, 1.05], "padding": 0}
     return _by_epoch(title, lines, "gamma", "retention probability q", scale)
 
 
 def gamma(trial: Trial) -> float | None:
-    """Return the gamma of the last part: the refinement's if there is one, else the loss's."""
+    """Return the gamma of the refinement if it has one, else of the loss, else None."""
     gammas = [float(part["gamma"]) for part in trial.configuration.values() if "gamma" in part]
     return gammas[-1] if gammas else None
 
 
 def _line(trial: Trial, metric: str, study: Study) -> Spec:
-    """Return a trial's curve; ``seed`` is False for search trials."""
+    """Return a trial's curve; its field ``seed`` is False for search trials."""
     factor = column(metric[4:]).factor if metric.startswith("val_") else 1.0
     found = zip(*trial.curve(metric), strict=True)
     points = thinned([(step, factor * v) for step, v in found if math.isfinite(v)])

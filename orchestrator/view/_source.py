@@ -50,14 +50,14 @@ class ReportSource:
         return studies.get(study_id(result.task, result.recipe))
 
     def stage(self, result: StudyResult) -> str:
-        """Return the last stage of a recipe, ``train`` if it is unknown."""
+        """Return the last stage of a recipe; ``train`` if it is unknown or for given logits."""
         study = self.study(result)
         stage = next((t.stage for t in study.begun.values()), "train") if study else "train"
         return "train" if stage == "given" else stage
 
 
 def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = None) -> ReportSource:
-    """Read a sweep's folder; ``results`` are by default read from its journal."""
+    """Read the data of a sweep from its folder; by default ``results`` come from its journal."""
     from orchestrator.tracking import delivered_runs
 
     name, store, path = folder.name, folder.storage.store(), folder.journal

@@ -24,7 +24,7 @@ ENOUGH = 10  # Minimum number of trials: with fewer, a forest finds importance i
 
 
 def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-    """Return the template's data for the first ``MOST_STUDIES``; ``done`` is called after each."""
+    """Return the template's data for up to ``MOST_STUDIES`` studies; call ``done`` after each."""
     parts = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         parts.append(study_part(study, history))
@@ -95,7 +95,7 @@ def trial_curves(study: Study, trial: Trial) -> list[Chart]:
 
 
 def retention_figures(history: Ledger) -> list[Chart]:
-    """Return the charts of q by epoch, coloured by gamma, of all studies that report it."""
+    """Return the charts of MaC-Cal's retention probability q, one for each study that has it."""
     figures = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         trials = _search.best_trials(study, "q")[:MOST_CURVES]
@@ -109,8 +109,8 @@ def retention_figures(history: Ledger) -> list[Chart]:
 def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float]:
     """Return each parameter's share of the objective's variance, by Optuna's fANOVA.
 
-    The shares refer to the range that was tried, and sum to 1. There are none with fewer than
-    ``ENOUGH`` trials, or if the objective does not vary. All trials must have a score.
+    The shares refer to the range that was tried, and sum to 1. The result is empty with fewer than
+    ``ENOUGH`` trials, or if the objective does not vary. All trials must have an objective.
     """
     whole = [trial for trial in trials if all(name in trial.parameters for name in names)]
     if not names or len(whole) < ENOUGH or len({trial.objective for trial in whole}) == 1:
@@ -133,7 +133,10 @@ def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float
 
 
 def distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution:
-    """Return Optuna's distribution over the range of some values, logarithmic if it is wide."""
+    """Return an Optuna distribution that covers some values.
+
+    It is categorical for names and booleans, else a range, which is logarithmic if it is wide.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if any(isinstance(value, bool | str) for value in values):

@@ -25,12 +25,12 @@ MOST = 16  # Maximum number of columns for other test sets.
 
 
 class Shift(NamedTuple):
-    """The cell of a difference from the baseline.
+    """The table cell that shows a difference from the baseline.
 
     Attributes:
         text, value: The difference, as text and as a fraction.
-        tone: ``better``, ``worse`` or, if chance can explain it, ``similar``.
-        ends, bar: Its interval, as text and as a drawing, if it has one.
+        tone: ``better``, ``worse`` or, if chance can explain the difference, ``similar``.
+        ends, bar: The interval of the difference, as text and as a drawing, if there is one.
     """
 
     text: str

@@ -76,7 +76,7 @@ def study_plots(study: Study, history: Ledger) -> Iterator[Plot]:
     retained = _search.retention("retention probability q by epoch", study, kept)
     for plot in (
         Plot("slice", f"{objective} by parameter, ringed: chosen", slices),
-        Plot("front", "grey: beaten in all, ringed: chosen", fronts),
+        Plot("front", "grey: dominated, ringed: chosen", fronts),
         Plot("learning", "thick: chosen", curves),
         Plot("q", "thick: chosen, dashed: further seeds", retained),
     ):

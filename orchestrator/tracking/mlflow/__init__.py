@@ -1,1 +1,1 @@
-"""Runs on an MLflow server, or in a database of MLflow's."""
+"""Stores and reads runs on an MLflow server or in an MLflow database."""

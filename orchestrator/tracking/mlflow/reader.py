@@ -20,17 +20,17 @@ FIELDS = "SELECT r.run_uuid, r.experiment_id, r.status, r.start_time FROM runs r
 
 
 def is_readable(file: Path) -> bool:
-    """Return True if a database has the known schema."""
+    """Return True if a database can be opened and has the schema of this module."""
     try:
         with closing(opened(file)) as database:
             found = database.execute("SELECT version_num FROM alembic_version").fetchall()
     except sqlite3.Error:
-        return False  # MLflow reports the fault.
+        return False  # MLflow then opens the database and reports the fault.
     return found == [(SCHEMA,)]
 
 
 class DatabaseReader(RunReader):
-    """The runs of a database, without deleted ones; see ``is_readable``."""
+    """Reads the runs of a database that ``is_readable``; queries skip deleted runs."""
 
     def __init__(self, uri: str, file: Path) -> None:
         self.uri, self._file = uri, file
@@ -56,7 +56,7 @@ class DatabaseReader(RunReader):
         return next(self._whole(found))
 
     def _whole(self, rows: Sequence[Row]) -> Iterator[Run]:
-        """Yield runs with their tags and metrics, ``MOST`` per query."""
+        """Yield the runs of these rows, with tags and metrics read for ``MOST`` runs at a time."""
         for start in range(0, len(rows), MOST):
             some = rows[start : start + MOST]
             tags = self._values("SELECT run_uuid, key, value FROM tags", some)

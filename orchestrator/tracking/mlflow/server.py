@@ -1,6 +1,6 @@
-"""Runs on an MLflow server or in an MLflow database: explicit run ids, no active run.
+"""Stores and reads runs on an MLflow server or in an MLflow database.
 
-Imports MLflow, which takes seconds; the sweep's own process does not need this module.
+Importing MLflow takes seconds; the sweep's own process does not need this module.
 """
 
 import json
@@ -62,7 +62,7 @@ LANES = 4
 
 MAX_NAME = 250  # Characters in the name of a metric or parameter.
 MAX_DIGEST = 36
-# A database keeps 200 characters of a run's address, which ends in "/RUN_ID/artifacts".
+# A database keeps 200 characters of the path of a run's files, which ends in "/RUN_ID/artifacts".
 MAX_PLACE = 200 - 43
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
@@ -252,12 +252,12 @@ def probe(uri: str, timeout: float) -> str:
 
 
 def allowed_name(name: str) -> str:
-    """Return a valid name of a metric or parameter: MLflow refuses a whole batch for one name."""
+    """Return a name that MLflow allows; it refuses a whole batch if one name is invalid."""
     return _FORBIDDEN.sub("_", name)[:MAX_NAME]
 
 
 def _dataset(tags: Mapping[str, str]) -> mlf.Dataset | None:
-    """Return the data set in a run's tags, for MLflow's list of the run's inputs."""
+    """Return the data set in a run's tags, for MLflow's list of inputs; None if they have none."""
     if not (tags.get(names.DATASET) and tags.get(names.FINGERPRINT)):
         return None
     name, digest = tags[names.DATASET], tags[names.FINGERPRINT]
@@ -296,7 +296,7 @@ def _quoted(value: str) -> str:
 
 
 def _create(file: Path) -> None:
-    """Create all of MLflow's tables or none: MLflow never completes a part of them."""
+    """Create all of MLflow's tables or none: MLflow cannot complete an incomplete database."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # Servers do not need it.
 
     for remainder in file.parent.glob(f".{file.name}.*.tmp*"):

@@ -20,7 +20,7 @@ HEADER = b"SQLite format 3\0"
 
 
 def require_database(file: Path, hint: str = ELSEWHERE) -> None:
-    """Refuse a file that is absent or not a database; ``hint`` says how to name another."""
+    """Raise ``InputError`` with a hint if a file is absent; also if it is no SQLite database."""
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):
@@ -33,7 +33,10 @@ def require_database(file: Path, hint: str = ELSEWHERE) -> None:
 
 
 def renewal(file: Path) -> str:
-    """Return the remedy for a damaged database; ``sync`` renames the database of a storage."""
+    """Return the remedy for a damaged database, as the end of a message.
+
+    ``calsweep storage sync`` renames a damaged database only if it belongs to a storage.
+    """
     command, own = _delivery(file)
     if own:
         return f"{command} renames it and builds it again"
@@ -48,7 +51,7 @@ def _delivery(file: Path) -> tuple[str, bool]:
 
 
 def describe_database(file: Path) -> str:
-    """Return one line about a database, which may not exist yet."""
+    """Return one line about a database that may not exist yet; ``InputError`` if it is invalid."""
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
@@ -62,13 +65,13 @@ def describe_database(file: Path) -> str:
 
 
 def require_readable(file: Path) -> None:
-    """Read from a database once: MLflow would retry a damaged one for a minute."""
+    """Read from a database once, so that a damaged one fails now: MLflow would try for a minute."""
     with closing(opened(file)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
 def damage_of(file: Path) -> str:
-    """Check a whole database and return its fault; "" if there is none, or no database."""
+    """Check a whole database and return its fault; "" if it has none or cannot be checked."""
     if not file.is_file() or not file.stat().st_size:
         return ""
     try:
@@ -82,7 +85,7 @@ def damage_of(file: Path) -> str:
 
 
 def set_aside(file: Path) -> Path:
-    """Rename a database with SQLite's files next to it; return the new path."""
+    """Rename a database and the files that SQLite keeps next to it; return the new path."""
     mark = f".damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     with exclusive(file):
         for end in ("-journal", "-wal", "-shm", ""):

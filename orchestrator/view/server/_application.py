@@ -207,7 +207,7 @@ class _View:
     def _keep(self, request: Request, text: str) -> None:
         sweep, parts = self._named(request), request.path_params
         if self._book.storage.lacks:
-            raise HTTPException(404, "Notes are kept in a storage; a .calsweep file has none.")
+            raise HTTPException(404, "Notes can be kept in a storage, not in a .calsweep file.")
         with sweep.ledger() as ledger:
             about = notes.SWEEP
             if "index" in parts:

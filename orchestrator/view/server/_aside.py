@@ -22,7 +22,7 @@ PROGRAM = (
 
 
 class Aside:
-    """Calls functions of modules in another process, which ends after ``IDLE_SECONDS``."""
+    """Calls functions in another process, which ends after ``IDLE_SECONDS`` without a call."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -53,7 +53,7 @@ class Book:
         return inside and all(path.is_file() or not path.exists() for path in (real, *own))
 
     def with_job(self, status: SweepStatus) -> SweepStatus:
-        """Return the status of a sweep with the state of its SLURM job, as ``status`` shows it."""
+        """Return the status of a sweep with its SLURM job; see ``slurm_queue.with_job``."""
         return with_job(status, self.storage.sweep(status.sweep), self._jobs.get(status.sweep))
 
     def ask_slurm(self) -> None:
@@ -67,7 +67,10 @@ class Book:
         self._queried = time.monotonic()
 
     def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Read the new events of all journals; ``progress`` gets the number read and the total."""
+        """Read the new events of all journals and the states of SLURM jobs.
+
+        ``progress`` is called with the number of journals read so far and the total.
+        """
         self.ask_slurm()
         found = self.sweeps()
         for count, sweep in enumerate(found.values(), 1):

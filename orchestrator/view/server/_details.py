@@ -18,7 +18,7 @@ from trainables.metrics import METRICS
 
 KEPT = 32  # Cached results, of sweeps and of choices of columns: about 1 MB each.
 COMPUTING = "are being computed; this page shows them when they are ready."
-NO_ROWS = "need all probabilities; a .calsweep file has two of each row."
+NO_ROWS = "need all probabilities of each row; a .calsweep file has only two."
 IN_PAGE = "they need all probabilities. Unpack the .calsweep file: its index.html has them."
 FAILED = "This could not be computed; the terminal of `calsweep ui` shows the error."
 SLOW = "Intervals, reliability diagrams and ranks"
@@ -27,7 +27,7 @@ Results = list[StudyResult]
 
 
 class Details:
-    """Computes slow parts once for each state of a journal, and each choice of columns.
+    """Computes the slow parts of pages, once for each state of a journal and choice of columns.
 
     ``frozen`` means that the storage was opened from a ``.calsweep`` file.
     """
@@ -50,9 +50,10 @@ class Details:
     def columns(
         self, folder: SweepFolder, results: Results, names: Sequence[str]
     ) -> tuple[Results, list[str], bool]:
-        """Return results with metrics of source ``rows``, notes, and whether they are ready.
+        """Return the results with those named metrics that are ready, and notes for the page.
 
-        The first request starts the computation of metrics that are not in the journal.
+        Metrics that the journal does not have are computed after the first request. The third value
+        tells whether this computation has ended.
         """
         wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
         if not wanted or self._frozen:

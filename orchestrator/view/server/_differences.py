@@ -17,7 +17,7 @@ class Chosen(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One setting of two trials; None if a trial does not have it."""
+    """One setting or figure of two trials; None if a trial does not have it."""
 
     name: str
     first: Any

@@ -44,12 +44,12 @@ class StoredInputs(NamedTuple):
     rows: RowArrays
 
     def holds(self, place: int, label: int) -> bool:
-        """Return whether the row at a place has this label; True for given logits."""
+        """Return whether the row at a position has this label; True for given logits."""
         found = self.rows.labels[place : place + 1].tolist()
         return found == [label] or not self.info.inputs.trains
 
     def show(self, place: int, large: bool = False) -> Shown:
-        """Return the input at a place, whole if ``large``, else shortened."""
+        """Return the input at a position, whole if ``large``, else shortened."""
         if isinstance(self.info.inputs, GivenLogits):
             return Shown()  # Given logits have no inputs.
         (values,) = self.info.inputs.decoded(self.rows.values[place : place + 1])

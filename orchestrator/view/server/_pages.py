@@ -75,7 +75,10 @@ class Difference(NamedTuple):
 
 
 def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str, Any]:
-    """Return all sweeps with the faults of their journals, running ones first, and a note."""
+    """Return the content of the page of all sweeps, running ones first.
+
+    ``found`` has the status of each sweep and the fault of its journal ("" if there is none).
+    """
     listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
     live = any(status.state in LIVE for status, _ in listed)
     return {"sweeps": listed, "live": live, "note": note}
@@ -88,7 +91,10 @@ def sweep_page(
     details: Details,
     metrics: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return one sweep: its report, with ``details`` once they are ready, and chosen columns."""
+    """Return the content of a sweep's page: the report, with tables of the chosen ``metrics``.
+
+    Parts that are slow to compute are included once ``details`` has them.
+    """
     found, live = details.of(folder, ledger, status), status.state in LIVE
     results = current_results(folder, ledger)
     noted = _noted(folder, SWEEP)
@@ -151,7 +157,7 @@ def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
 
 
 def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
-    """Return the addresses of recorded test rows, by task and recipe."""
+    """Return the addresses of the pages of test rows, by task and recipe."""
     addresses = defaultdict[str, dict[str, str]](dict)
     for study, trial in cells_of(ledger):
         if trial.predictions:
@@ -196,10 +202,11 @@ def trials_page(
     text: str,
     page: int,
 ) -> dict[str, Any]:
-    """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1.
+    """Return one page of the trials of a sweep, or of one study; pages count from 1.
 
-    The order is one of ``ORDERS``, by default the last trial first. Every word of the text must
-    occur in a trial's name, state, objective, reason or parameters.
+    Only trials in ``state`` are listed, or all if it is "". The order is one of ``ORDERS``, or ""
+    for the last trial first. Every word of the text must occur in a trial's name, state, objective,
+    reason or parameters.
     """
     about, words = common(folder, ledger), text.lower().split()
     every = (study.begun if study else ledger.trials).values()
@@ -241,7 +248,7 @@ def _ordered(trials: list[Trial], order: str) -> list[Trial]:
 
 
 def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, Any]:
-    """Return one trial: its configuration, figures, learning curves and the end of its log."""
+    """Return a trial's page: its configuration, figures, learning curves and the end of its log."""
     study = ledger.studies.get(trial.study)
     return {
         **common(folder, ledger),
@@ -256,7 +263,7 @@ def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, A
 
 
 def _log(path: Path, storage: Path) -> str:
-    """Return the end of a log, "" if there is none."""
+    """Return the end of a log, or why it is not shown; "" if there is none."""
     try:
         with open_inside(path, storage) as stream:
             size = stream.seek(0, 2)
@@ -276,7 +283,7 @@ def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
     found = [current_results(folder, ledger) for folder, ledger in pair]
     ours, theirs = ([result.task for result in results] for results in found)
     common_tasks = [task for task in dict.fromkeys(ours) if task in theirs]
-    remarks = list(_remarks(one, other)) if common_tasks else ["They have no task in common."]
+    remarks = list(_remarks(one, other)) if common_tasks else ["The sweeps share no task."]
     return {
         "names": (first.name, second.name),
         "statuses": statuses,

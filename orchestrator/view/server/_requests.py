@@ -12,34 +12,34 @@ from orchestrator.tables.arrange import check_metrics
 from orchestrator.view.server._rows import BINS, SHOWS, SORTS
 from trainables.common.errors import InputError
 
-NAMES = {"label": "class", "other": "with"}  # Field to its name in URLs, a keyword in Python.
+NAMES = {"label": "class", "other": "with"}  # Names in URLs that are keywords in Python, by field.
 
 FORM_BYTES = 13 * MOST  # A character has up to four bytes, each encoded as three characters.
 
 
 def number(name: str, text: str) -> int:
-    """Parse a whole number."""
+    """Parse a whole number; raise 404 for any other text."""
     if not text.isascii() or not text.isdigit():
         raise HTTPException(404, f"{name}={text!r} is not a whole number.")
     return int(text[:9])
 
 
 def choice(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Return a value; refuse it if it is not in ``known``."""
+    """Return a value; raise 404 if it is not in ``known``."""
     if value not in known:
         raise HTTPException(404, f"{name}={value!r} is not one of {', '.join(map(str, known))}.")
     return value
 
 
 def within(name: str, value: int | None, allowed: range) -> None:
-    """Refuse a number outside a range; None is accepted."""
+    """Raise 404 for a number outside a range; None is accepted."""
     if value is not None and value not in allowed:
         ends = f"{allowed.start} to {allowed.stop - 1}"
         raise HTTPException(404, f"{name}={value} is outside {ends}.")
 
 
 def metrics(text: str) -> list[str]:
-    """Return the columns of a table, given as names separated by commas."""
+    """Return the columns of a table from names separated by commas; raise 404 for unknown names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     try:
         if names:

@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The measured trials of a sweep with their studies."""
+    """The trials of a sweep that were measured on test data, with their studies."""
 
     folder: SweepFolder
     tasks: list[str]
@@ -98,7 +98,7 @@ class RowPages:
         self._lacks = storage.lacks
 
     def rows(self, sweep: Measured, study: Study, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the bins of a study and seed, and one page of its rows."""
+        """Return the content of a page of test rows: bins of a study and seed, and some rows."""
         ours = sweep.trials(study)
         if not ours:
             raise HTTPException(
@@ -153,7 +153,10 @@ class RowPages:
         others: Mapping[str, tuple[Study, Trial]],
         rows: CellRows,
     ) -> tuple[Selection, CellRows | None, str]:
-        """Return the rows of the second recipe (by default the first other one), or a problem."""
+        """Return the selection with the second recipe, its rows, and why they cannot be shown.
+
+        By default the second recipe is the first of ``others``.
+        """
         recipe = choice("with", selection.other or next(iter(others), ""), others or ("",))
         second, problem = None, ""
         if recipe:
@@ -178,7 +181,7 @@ class RowPages:
         return inputs, ""
 
     def row(self, sweep: Measured, task: int, number: int) -> dict[str, Any]:
-        """Return one row, with the predictions of all measured recipes and seeds."""
+        """Return the content of a row's page: the predictions of all measured recipes and seeds."""
         if task >= len(sweep.tasks):
             raise HTTPException(404, f"This sweep has no task {task}.")
         measured = [cell for cell in sweep.cells if cell[0].task == sweep.tasks[task]]
@@ -209,7 +212,7 @@ class RowPages:
     def _maps(
         self, measured: Sequence[tuple[Study, Trial]], values: NDArray[Any]
     ) -> Iterator[tuple[Study, Trial, str]]:
-        """Yield the maps of one image, for the cells that stored it."""
+        """Yield study, trial and picture for each trial that stored maps of this image."""
         for study, trial in measured:
             kept = self._predictions.maps(trial.predictions)
             same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
@@ -242,7 +245,7 @@ def _bins(curve: ReliabilityCurve) -> list[tuple[float, ...]]:
 def _part(
     rows: CellRows, other: CellRows | None, selection: Selection
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the places of the rows on a page, and the number of rows on all pages."""
+    """Return the positions of the rows on a page, and the number of rows on all pages."""
     places = rows.chosen(selection.show, selection.bin, selection.label)
     pages = max(1, math.ceil(len(places) / LISTED))
     within("page", selection.page, range(1, pages + 1))
@@ -260,7 +263,7 @@ def _doubts(rows: CellRows, trial: Trial) -> list[str]:
     """Return why the ECE of the rows differs from the table's; empty if it does not."""
     known = trial.test.get("ece")
     if rows.images is not None:
-        return ["Rows are pixels, a sample of those in the table's figures."]
+        return ["These rows are a sample of the pixels behind the table's figures."]
     if known is None or abs(known - rows.curve.error) < SAME:
         return []
     ours, theirs = percent(rows.curve.error, 4), percent(known, 4)

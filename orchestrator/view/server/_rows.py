@@ -78,7 +78,7 @@ class CellRows:
         return alike
 
     def at(self, place: int) -> "RowScores":
-        """Return one row."""
+        """Return the row at a position in these arrays."""
         label, predicted, in_bin = (int(v[place]) for v in (self.labels, self.predicted, self.bins))
         confidence, true = float(self.confidence[place]), float(self.true[place])
         number = place if self.numbers is None else int(self.numbers[place])
@@ -88,7 +88,7 @@ class CellRows:
     def chosen(
         self, show: str = "all", in_bin: int | None = None, label: int | None = None
     ) -> NDArray[np.int64]:
-        """Return the places of the rows that pass a filter, ascending.
+        """Return the positions of the rows that pass a filter, ascending.
 
         ``over`` are wrong rows in bins whose confidence exceeds their accuracy; ``under`` are right
         rows in bins whose accuracy exceeds their confidence.
@@ -124,10 +124,10 @@ class RowScores(NamedTuple):
 def largest_first(
     places: NDArray[np.int64], values: NDArray[np.float32], start: int, stop: int
 ) -> NDArray[np.int64]:
-    """Sort ``places`` by their values, largest first, and return the slice ``start:stop``.
+    """Sort positions of rows by their values, largest first, and return the slice ``start:stop``.
 
-    ``values`` (N,) must not be negative. Equal values are in the order of rows, so that pages never
-    overlap.
+    ``values`` (N,) of all N rows must not be negative. Rows with equal values keep their order, so
+    that pages never overlap.
     """
     # The bits of non-negative floats sort like the floats, and integers sort fastest.
     keys = values[places].view(np.uint32).astype(np.uint64) << np.uint64(32)
@@ -181,7 +181,10 @@ class RowBook:
             return _row_in(path, number)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
-        """Return the stored maps of an evaluation of pixels; see ``shown_maps``."""
+        """Return the stored maps of an evaluation of pixels; see ``shown_maps``.
+
+        If there are none, only an empty array ``rows`` is returned.
+        """
         try:
             with self._readable(key, "maps") as path:
                 return dict(load_file(path))
@@ -218,7 +221,7 @@ def _row_in(path: Path, number: int) -> RowScores | None:
 
 
 def _place(tensors: Any, number: int) -> int | None:
-    """Return the place of the row ``number``, None if absent."""
+    """Return the position of the row ``number``, None if absent."""
     if "rows" not in list(tensors.keys()):
         return number if number < tensors.get_slice("labels").get_shape()[0] else None
     return next(iter(np.flatnonzero(tensors.get_tensor("rows") == number).tolist()), None)

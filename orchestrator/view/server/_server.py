@@ -17,7 +17,7 @@ PORT = 8720  # The default, unless another program uses it.
 
 
 class Address(NamedTuple):
-    """The address of a view.
+    """The address of a running server.
 
     Attributes:
         url: The URL with the token.
@@ -48,7 +48,7 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """Return a listening socket; without ``port`` at ``PORT`` or, if in use, at a free port."""
+    """Return a listening socket at ``port``; without it, at ``PORT`` or at a free port."""
     tries = [PORT, 0] if port is None else [port]
     for number in tries:
         try:

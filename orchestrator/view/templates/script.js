@@ -140,7 +140,7 @@
 
   // Open all closed parts while the page is printed.
   let closed = [];
-  // After a key press, lay out all sections: browsers do not scroll to focus in others.
+  // After a key press, lay out all sections: browsers do not scroll to the focused element if its section is not laid out.
   addEventListener("keydown", () => { document.documentElement.dataset.typed = ""; }, { once: true });
   addEventListener("beforeprint", () => {
     closed = all("details:not([open])");

@@ -64,7 +64,7 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
         "ok   tracking: there",
         f"ok   storage: {empty_folder}/kept is writable, 7 GB free",
         "ok   data sets: digits, digits-noisy",
-        f"info data sets: not here: {', '.join(absent)} -> most are downloaded on first "
+        f"info data sets: not stored: {', '.join(absent)} -> most are downloaded on first "
         "use; calsweep doctor --json says how to get each",
     ]
 
@@ -226,5 +226,5 @@ def test_doctor_readmits_an_excluded_machine_that_passes_all_checks(
     monkeypatch.setattr(_doctor, "_ray", lambda: _doctor.Finding("Ray", "not asked"))
     code, out, _ = calsweep("doctor", "--storage", str(tmp_path))
     assert code == 0
-    assert findings(out)["machine"] == ("ok", "included again, sweeps start trials here")
+    assert findings(out)["machine"] == ("ok", "no longer excluded; sweeps start trials here again")
     assert storage.machines_left_out() == []

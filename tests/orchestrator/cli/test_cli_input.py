@@ -61,7 +61,7 @@ WRONG = {
         "--tracking-uri and --storage exclude each other: runs are read from only one place"
     ),
     "table --show gain --baseline ce": (
-        "--show gain and --baseline exclude each other: both follow a figure"
+        "--show gain and --baseline exclude each other: both show a difference after a figure"
     ),
 }
 

@@ -189,7 +189,7 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
         )
         assert (code, err, out.count("ok      tracker lab: ")) == (expected, "", 9 - expected)
         assert re.findall(r"^failed  (.*)", out, re.M) == expected * [
-            "tracker lab: An experiment is created once, and listed if it holds a sweep"
+            "tracker lab: An experiment is created only once, and listed if it belongs to a sweep"
         ]
     code, _, err = calsweep("doctor", "--plugin", "./mine.py", "--tracking-uri", "sqlite:///m.db")
     told = "calsweep: --tracking-uri 'sqlite:///m.db': the plugin has no tracker 'sqlite'\n"

@@ -119,7 +119,7 @@ def test_job_starts_ray_on_its_nodes_and_is_queued_again(daemons, tmp_path, monk
     assert told.startswith(f"SLURM job {job}; calsweep status far --storage ")
     assert (far.path / "ray-token").stat().st_mode & 0o777 == 0o600
     assert main(["submit", "--slurm", str(path)]) == 2
-    assert f"is already job {job} of SLURM" in capsys.readouterr().err
+    assert f"already waits or runs as SLURM job {job}" in capsys.readouterr().err
     wait_until(lambda: log.read_text().count("\n") == 3, far.path)
     assert main(["status", "far", "--storage", storage]) == 0
     assert f"SLURM job {job}; its output: {far.path}/slurm-{job}.out" in capsys.readouterr().out
@@ -269,7 +269,7 @@ def test_waiting_job_is_found_and_cancelled(daemons, tmp_path, capsys):
     assert re.search(r"^far: queued( \(\w+\))?, trials 0/", told, re.MULTILINE)
     assert f"SLURM job {job}" in told
     assert main(["cancel", "far", "--storage", storage]) == 0
-    assert capsys.readouterr().out.startswith("far is out of SLURM's queue; ")
+    assert capsys.readouterr().out.startswith("far left SLURM's queue; ")
     wait_until(lambda: not queued_job(far), far.path)
     assert main(["status", "far", "--storage", storage]) == 0
     assert "far: CANCELLED, trials 0/" in capsys.readouterr().out

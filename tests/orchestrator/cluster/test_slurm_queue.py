@@ -222,7 +222,7 @@ def test_cancelled_job_is_known_after_slurm_forgot_it(night, tmp_path, monkeypat
         sacct="exit 0",
     )
     remedy = f"calsweep run --resume night --storage {night.path.parents[1]}"
-    told = f"night is out of SLURM's queue; resume it with {remedy}"
+    told = f"night left SLURM's queue; resume it with {remedy}"
     assert told_by(capsys, night, "cancel", "night")[0] == told
     assert (tmp_path / "gone").read_text() == "7\n"
     assert (

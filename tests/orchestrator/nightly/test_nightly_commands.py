@@ -207,7 +207,7 @@ def test_an_accepted_change_starts_where_it_began(benchmark, cell, options, nigh
     before = datetime.now(UTC) - timedelta(seconds=1)
     assert main([*accept, *options]) == (2 if night is None else 0)
     if night is None:
-        said = f"calsweep: --from: '{name(7)}' has no verdict; the last is {name(6)}\n"
+        said = f"calsweep: --from: night '{name(7)}' has no verdict; the last one is {name(6)}\n"
         assert capsys.readouterr().err == said
         assert not (benchmark.folder / "accepted.jsonl").exists()
         return

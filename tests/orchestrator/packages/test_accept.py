@@ -73,7 +73,7 @@ def test_each_further_try_has_a_lower_level(base, tmp_path, capsys):
     for metric in ("acc", "brier", "nll", "acc"):
         main(["package", "accept", str(old), str(new), "--metric", metric])
         said.append(capsys.readouterr().out)
-    assert [line.partition("needed ")[2].strip() for line in said] == [
+    assert [line.partition("needed at most ")[2].strip() for line in said] == [
         *("0.025 (try 1)", "0.0083 (try 2)", "0.0042 (try 3)"),
         "0.025 (try 1)",  # The same question is no further try.
     ]
@@ -82,7 +82,7 @@ def test_each_further_try_has_a_lower_level(base, tmp_path, capsys):
     with zipfile.ZipFile(old, "a") as archive:  # Another base begins again.
         archive.comment = b"another"
     main(["package", "accept", str(old), str(new), "--metric", "nll"])
-    assert capsys.readouterr().out.strip().endswith("needed 0.025 (try 1)")
+    assert capsys.readouterr().out.strip().endswith("needed at most 0.025 (try 1)")
 
 
 def test_an_equal_package_is_discarded(base, tmp_path, capsys):

@@ -156,7 +156,7 @@ def test_a_folder_that_is_named_like_a_zip_file_is_refused(
 ) -> None:
     out, root = tmp_path / "result.zip", str(storage.folder)
     assert main(["package", "publish", "board", "--storage", root, "--out", str(out)]) == 2
-    assert f"--out: {out} would be a folder" in capsys.readouterr().err
+    assert f"--out {out}: expected a folder for page and package" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -262,7 +262,10 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
             assert len(ours) == 2 * len(cells)
         sweep = client.get("/sweeps/board?metrics=acc,risk_80")
         assert sweep.status_code == 200
-        assert "risk_80 need all probabilities; a .calsweep file has two of each row." in sweep.text
+        assert (
+            "risk_80 need all probabilities of each row; a .calsweep file has only two."
+            in sweep.text
+        )
         assert all(study.recipe in sweep.text for study, _ in cells)
 
 

@@ -145,7 +145,7 @@ def test_a_folder_has_the_same_files(storage, tmp_path, capsys):
     place = tmp_path / "results"
     words = ("--storage", str(storage.folder), "--to", str(place))
     assert main(["package", "publish", "board", *words]) == 0
-    assert "ORG/NAME; replace that by yours" in capsys.readouterr().out
+    assert "ORG/NAME; replace that by your own" in capsys.readouterr().out
     assert (
         "id: ORG/NAME" in (place / "models/digits-tiny/ce/.eval_results/calsweep.yaml").read_text()
     )

@@ -65,8 +65,11 @@ def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
             "expected one cell for one file, got 6; use a folder, or select a cell with --task, "
             "--recipe and --seed",
         ),
-        (("--seed", "7"), "seed 7 has no cell measured; there are: 0, 1"),
-        (("--recipe", "mbls"), "recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
+        (("--seed", "7"), "no cell with --seed 7 has been measured; there are: 0, 1"),
+        (
+            ("--recipe", "mbls"),
+            "no cell with --recipe 'mbls' has been measured; there are: ce, ls, ls+ts",
+        ),
     ],
 )
 def test_options_without_a_cell_are_one_line(storage, tmp_path, capsys, options, told):

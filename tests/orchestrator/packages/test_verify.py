@@ -274,7 +274,7 @@ def test_verify_refuses_another_code_revision(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["package", "verify", str(package), "--retrain", "0", "--revision", "abc"]) == 3
-    assert "computed by revision c0ffee, verified by abc" in capsys.readouterr().out
+    assert "expected code of revision abc, got c0ffee" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

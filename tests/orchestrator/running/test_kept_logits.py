@@ -102,7 +102,7 @@ def test_beaten_trials_lose_their_weights_and_nothing_else(capsys):
 def test_another_sweep_computes_dropped_weights_again(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("few", "copy")
     assert run("all", "copy", "two", "plan") == 0
-    again = "must be computed again, because their weights were dropped (keep: logits)"
+    again = "must be computed again, because `keep: logits` removed their weights"
     assert again in capsys.readouterr().out.replace("\n", " ")
     assert run("all", "copy", "two") == 0
     found, before = ([e.metrics.get("val_nll") for e in ends("copy", n)] for n in ("two", "one"))

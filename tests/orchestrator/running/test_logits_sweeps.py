@@ -495,7 +495,10 @@ def test_an_exported_calibrator_maps_as_the_sweep_did(folder, spec, results, tmp
 
 def test_a_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
     page = render_report(from_folder(SweepFolder.of(spec)))
-    assert "Every recipe against every other on 2 tasks of 2 networks, 2 splits each" in page
+    assert (
+        "Every recipe is compared with every other on 2 tasks of 2 networks, with 2 splits each"
+        in page
+    )
     assert "Average rank by NLL: critical-difference diagram" in page
 
 

@@ -88,6 +88,6 @@ def test_a_path_with_a_control_character_is_refused_everywhere(sign, tmp_path, m
 
 def test_an_address_with_a_bare_percent_sign_names_the_right_spelling(tmp_path):
     (tmp_path / "my%20project").mkdir()
-    with pytest.raises(InputError, match=r"means .*/my project/m.db; in an address write %25 for"):
+    with pytest.raises(InputError, match=r"means the file .*/my project/m.db; write %25 for"):
         check_tracking_uri(f"sqlite:///{tmp_path}/my%20project/m.db")
     check_tracking_uri(f"sqlite:///{tmp_path}/my%2520project/m.db")

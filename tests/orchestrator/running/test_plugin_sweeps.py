@@ -197,7 +197,7 @@ def test_a_metric_of_a_plugin_is_searched_tracked_and_shown(tmp_path, capsys, mo
     columns = ["--metrics", "sure,hit,ood/auroc", "--show", "ties,floor"]
     assert main(["table", "second", *columns, "--format", "csv", *place]) == 0
     output = capsys.readouterr()
-    assert "--show ties: not computed from test rows alone: ood/auroc" in output.err
+    assert "--show ties: skipped ood/auroc, which test rows alone do not determine" in output.err
     assert main(["compare", "second", "--ranks", "--metric", "sure", *place]) == 0
     assert "average rank by sure % ↓ over 1 blocks (combinations of" in capsys.readouterr().out
     best = ["best", "second", "--task", "digits/tiny", "--recipe", "ls", "--json"]

@@ -193,8 +193,8 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     assert cells[2] == ["given", "", "0", "50 [50; 50]", *figures, ""]
     assert about == (
         "2 networks (one, two), 4 tasks, 3 splits of each; gains are relative to 'given', above 0 "
-        "is better; strength: Elo points relative to it, by a Bradley-Terry model of the lower "
-        "NLL; in brackets: 95 % intervals from resampled networks and splits"
+        "is better; strength: Elo points relative to 'given', from a Bradley-Terry model in which "
+        "the lower NLL wins; in brackets: 95 % intervals from resampled networks and splits"
     )
     lacking, *absent = absent
     assert lacking == "groups: too few networks for a test by NLL; add at least 6 more"

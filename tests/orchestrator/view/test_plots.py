@@ -209,7 +209,7 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     ]
     labels = [chart.label for chart in plot.charts]
     assert labels == ["validation Acc against ECE", "validation NLL against ECE"]
-    assert plot.title == f"{STUDY}\ngrey: beaten in all, ringed: chosen"
+    assert plot.title == f"{STUDY}\ngrey: dominated, ringed: chosen"
     assert axes_of(plot.charts[0]) == ["validation ECE %", "validation Acc %"]
     assert axes_of(plot.charts[1]) == ["validation ECE %", "validation NLL"]
     metrics = {"val_acc": 0.7, "val_nll": 0.2}  # The best by NLL alone.

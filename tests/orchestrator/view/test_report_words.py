@@ -95,13 +95,13 @@ def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(sto
         for recipe, task in rows
     ]
     page = render_report(told(results, store))
-    assert "against every other on 2 tasks of 2 networks, 1 splits each." in page
+    assert "with every other on 2 tasks of 2 networks, with 1 splits each." in page
     (drawn,) = (each for each in charts_of(page) if "rank" in each["description"])
     assert drawn["description"].startswith("Average rank by NLL: ")
     page = render_report(told([*results[:2], result("ts", 0.1, task="a", model="given")], store))
     assert "No ranks over data sets and models: " in page
     assert "No arena: an arena needs figures of two recipes on every task and seed" in page
-    assert "Every recipe against every other" not in page
+    assert "is compared with every other" not in page
     mixed = [result("ls", 0.1, model="m"), replace(results[0], seconds=(2.0,))]
     assert "× given</th>" in render_report(told(mixed, store))
 
@@ -165,7 +165,7 @@ def test_failed_and_unfinished_trials_are_listed(journal, tmp_path, ended):
         journal.end(ended)
     found = list(failures(gathered(tmp_path)))
     begun = '{"ce": {"margin": 1.5}}'
-    pending = [Failure("ce", TASK, "trial 1", "no end", begun)] if ended == "finished" else []
+    pending = [Failure("ce", TASK, "trial 1", "did not end", begun)] if ended == "finished" else []
     assert found[0].key == failed
     assert [one._replace(key="") for one in found] == [
         Failure("ce", TASK, "trial 0", "NaN", '{"ce": {"é": 1}}'),

@@ -355,7 +355,7 @@ def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:
     with pytest.raises(HTTPException, match=text):
         shown(copy, 0, **{"with": "mbls", "sort": "disagreement"})
     page = opened(copy).get("/sweeps/s/tasks/0/rows/5").text
-    assert row(page, "mbls")[2:] == ["not here", *"–––"]
+    assert row(page, "mbls")[2:] == ["not stored", *"–––"]
     assert page.count('class="missing">') == 2
     assert row(page, "ls")[3] in ("right", "wrong")
 
@@ -423,7 +423,9 @@ def test_a_pixel_shows_its_image_and_the_maps_of_it(tmp_path, journal_writer) ->
     writer.close(study, trial)
     writer.evaluate(trial, study, facts={"predictions": key_of(9)}, test_ece=0.5)
     found = shown(tmp_path, 0, bin="14")
-    assert found["problems"] == ["Rows are pixels, a sample of those in the table's figures."]
+    assert found["problems"] == [
+        "These rows are a sample of the pixels behind the table's figures."
+    ]
     client = opened(tmp_path)
     last = len(pixels.labels) - 1
     for number, image, pictures in ((0, 0, ["png"]), (last, 1, ["png", "jpeg"])):

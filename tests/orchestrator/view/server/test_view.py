@@ -251,7 +251,7 @@ def test_two_sweeps_are_compared(view, journal_writer, make_sweep, tmp_path) -> 
     assert [ours[1], ours[3]] == [ours[2], "+0.00"]
     lonely = view.client.get("/compare?sweep=night&sweep=later").text
     (shown,) = re.findall(r"(?s)<main[^>]*>(.*?)</main>", lonely)
-    assert words(shown) == "They have no task in common."
+    assert words(shown) == "The sweeps share no task."
     for wrong in ("sweep=night", "sweep=night&sweep=night", "sweep=night&sweep=none", ""):
         assert view.client.get(f"/compare?{wrong}").status_code == 404
 
