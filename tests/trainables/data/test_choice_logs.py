@@ -85,7 +85,7 @@ def test_a_folder_of_results_is_one_task_for_each_log(tmp_path: Path) -> None:
         (harness(0, math.nan, -2.0), "row 1: expected the log-likelihood of a choice, got nan"),
         (
             {"target": "18", "filtered_resps": ["18"], "filter": "none"},
-            r"row 1: expected `filtered_resps` .* got \['18'\]; generated answers have no log-likelihoods",
+            r"row 1: expected `filtered_resps` .* got \['18'\]; generated answers have no log-like",
         ),
     ],
 )
