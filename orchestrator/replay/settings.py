@@ -44,7 +44,8 @@ class ReplaySettings(BaseModel):
             trial; larger budgets are ignored.
         recipes: Recipes whose studies are replayed; all with a search if empty.
         strategies: Maps a name to the keys of ``search:`` that differ from the sweep's.
-        seed: Determines the resamples and, with the search's number, the sampler.
+        seed: Search number n (from 0) draws its validation rows, and its sampler's numbers, from
+            ``seed + n``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

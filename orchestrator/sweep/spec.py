@@ -304,8 +304,8 @@ class SearchModel(_Strict):
             and the objective. Only the objective decides which trial is chosen.
         seed: Seed of all searches; null for the first of the sweep's ``seeds``. With a seed that is
             not in ``seeds``, tables show only runs that were not used for choosing.
-        accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
-            cross-entropy before the shortfall is added to the objective; null for no guard.
+        accuracy_tolerance: How far, as a fraction, validation accuracy may fall below that of plain
+            cross-entropy. A further fall is added to the objective; null for no guard.
         accuracy_errors: Additional tolerance, in standard errors of the difference in accuracy
             (paired by validation row).
         keep_default: The published default is chosen unless the best trial's objective is lower by
@@ -485,7 +485,7 @@ class SweepSpec(_Strict):
     """
 
     name: Annotated[str, _checked(_check_name)]
-    # This is the first field, because validating the others needs exactly these plugins' parts.
+    # It precedes all fields that name parts, because they are validated with these plugins loaded.
     plugins: Annotated[
         tuple[PluginModel, ...], BeforeValidator(read_plugins), Field(validate_default=True)
     ] = ()

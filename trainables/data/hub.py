@@ -137,12 +137,15 @@ class HubReader(TextsReader):
         for paths in self._parts_of_files():
             cells = [cell for path in paths for cell in read_cells(path, name)]
             hidden = next((row for row, cell in enumerate(cells) if cell in (None, -1)), None)
+            place = str(paths[0])
+            if paths[1:]:
+                place += f" and the following files up to {paths[-1].name}, numbered together"
             if hidden is not None:
                 raise InputError(
-                    f"{paths[0]}: {name}={cells[hidden]!r} in row {hidden} is not a label; if the "
+                    f"{place}: {name}={cells[hidden]!r} in row {hidden} is not a label; if the "
                     "labels of this split are secret, use another split: inputs: {test: SPLIT}"
                 )
-            parts.append(LabelPart(cells, f"{paths[0]}: {name}"))
+            parts.append(LabelPart(cells, f"{place}: {name}"))
         if classes := self._features()[name].classes:
             labels = [_checked(part, len(classes)) for part in parts]
         else:

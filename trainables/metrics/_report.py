@@ -41,7 +41,7 @@ def calibration_report(
 
     ======== =====================================================================================
     acc      Share of rows whose first largest score is the label's, in [0, 1].
-    nll      Mean ``-log p_y`` in nats, in [0, inf]; infinite if ``probs`` gives a label 0.
+    nll      Mean ``-log p_y`` in nats, in [0, inf]; infinite if a ``p_y`` is 0.
     brier    ``sum_k (p_k - [k = y])^2``, mean over rows, in [0, 2] (not divided by K).
     ece      Top-label error over equal-width bins (Guo et al. 2017), in [0, 1].
     aece     The same over equal-mass bins (Nguyen and O'Connor 2015), in [0, 1].
@@ -78,8 +78,8 @@ def calibration_report(
 
     Raises:
         ValueError: If a metric is unknown, both or none of ``logits`` and ``probs`` are given,
-            shapes do not fit, a label is out of range, a score is NaN or infinite, or ``probs`` are
-            not probabilities.
+            shapes do not fit, a label is out of range, a score is NaN or plus infinity, a row has
+            only minus infinity, or ``probs`` are not probabilities.
     """
     known = {**_REPORT, **_DIRECTION} if direction else _REPORT
     names = set(known if metrics is None else metrics)

@@ -81,7 +81,11 @@ class Source:
 
     @property
     def copied(self) -> dict[str, bytes]:
-        """Return the files to copy: the plugin's, modules only in its folder, and ``IDENTITY``."""
+        """Return the files to copy, as content by path relative to the folder of the plugin.
+
+        They are the plugin's own files, the modules that it imports and that exist only in that
+        folder, and ``IDENTITY`` if it has imports.
+        """
         folder = self.root.parent
         found = [self.brought.modules[name] for name in self.brought.nearby]
         nearby = {str(Path(each.origin).relative_to(folder)): each.content for each in found}

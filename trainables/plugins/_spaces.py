@@ -19,8 +19,9 @@ INSIDE = 1e-3  # Distance of a search from an excluded end, as a share of the ra
 def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> SearchSpace:
     """Return the search space of a part.
 
-    In a package, ``NAME.yaml`` may be in any folder. A single file has a YAML with the file's name;
-    it describes the part with that name or the file's only part (``alone``).
+    It is read from a YAML file, or built from the fields of the part if there is no such file. In a
+    package, the YAML file is ``NAME.yaml`` in any folder. Next to a plugin that is one file, the
+    YAML file has the same stem and describes the part of that name, or the only part (``alone``).
     """
     where = f"plugin {source.name}: {addition.catalogue.noun} {addition.name!r}"
     found = _yaml_of(addition.name, source, alone)

@@ -227,6 +227,14 @@ def test_other_formats_are_read_from_the_copy_that_the_hub_makes(hub, tmp_path):
     assert len(read_source("hf:ada/pets", tmp_path).train) == 8
 
 
+def test_a_row_of_a_split_in_several_files_is_named_with_all_of_them(hub, tmp_path):
+    hidden = parquet({"text": ["a"], "label": [-1]}, LABEL)
+    hub.put(NAME, {"data/train-0.parquet": texts(8), "data/train-1.parquet": hidden})
+    told = refusal(read_source, "hf:ada/pets", tmp_path)
+    files = "train-0.parquet and the following files up to train-1.parquet, numbered together"
+    assert f"{files}: label=-1 in row 8 is not a label" in told
+
+
 def test_columns_and_splits_are_named_where_there_are_several(hub, tmp_path):
     several = {"text": ["a b"] * 4, "title": ["c"] * 4, "fine": [0, 1, 0, 1]}
     hidden = parquet({**several, "fine": [-1] * 4}, {"fine": LABEL["label"]})
