@@ -18,7 +18,8 @@ MODELLED = 20
 """A Gaussian process suggests trials up to this number; TPE suggests the rest."""
 
 LEAST, ERRORS = 8, 0.5
-"""A search may stop after ``LEAST`` trials, if it expects less than ``ERRORS`` standard errors."""
+"""From ``LEAST`` trials on, a search may stop if its expected improvement is at most ``ERRORS``
+standard errors."""
 
 CANDIDATES, LOCAL = 384, 128
 """Number of candidates for a suggestion: random ones, and ones near the best trials."""
