@@ -183,7 +183,7 @@ def test_plugins_of_a_package_are_run_only_where_they_are_trusted(plugged, capsy
     words = ["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]
     assert main(words) == 2
     (line,) = [t for t in capsys.readouterr().err.splitlines() if t.startswith("calsweep: ")]
-    told = r"calsweep: not verified: plugins gce \(code \w{12}\), doubt \(code \w{12}\): .*"
+    told = r"calsweep: not verified: plugins gce \(code \w{12}\), doubt \(code \w{12}\) are .*"
     assert re.fullmatch(told + "add --trust-plugins", line)
     assert "gce" not in LOSSES
     with zipfile.ZipFile(package) as archive:
