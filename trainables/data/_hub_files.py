@@ -114,7 +114,7 @@ def _split_by_name(tables: Sequence[str]) -> Splits:
 
 
 def read_features(path: Path) -> dict[str, Column]:
-    """Return the columns of a Parquet file by name, as the Hub's libraries declare them."""
+    """Return the columns of a Parquet file, by name."""
     import pyarrow.parquet
 
     try:

@@ -125,8 +125,8 @@ class Reader(ABC):
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Return training labels (N,), and official test labels (M,) or None.
 
-        Returns None instead of both if this needs rows or a download. Raises the errors of ``read``
-        that can be found without reading rows.
+        Returns None instead of both if this needs a download or would be slow. Raises the errors of
+        ``read`` that are found in this way.
         """
         return None
 

@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object's entry in a listing."""
+    """An object's name, size in bytes, and time of writing."""
 
     name: str
     bytes: int
@@ -175,7 +175,7 @@ class Bucket:
         self._tried(lambda: self._store.delete(name), None)
 
     def _tried(self, action: Callable[[], T], *absent: T) -> T:
-        """Return an action's result, or ``absent`` (if given) for a missing object; retry if useful."""
+        """Return an action's result, after retries; for a missing object, ``absent`` if given."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()

@@ -150,7 +150,7 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a suite; ``clean`` (M, K) is their result for the test rows."""
+        """Measure ``outputs`` on a suite; ``clean`` is its result (M, K) for the test rows."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return the metrics of ``judge`` from its stored tensors, or raise ``InputError``."""
