@@ -127,10 +127,7 @@ def missing_download(
 def preview_copies(
     name: str, root: Path | str, split: SplitSpec, settings: Mapping[str, Any] | None = None
 ) -> Copies | None:
-    """Return the copies that ``prepare`` would count.
-
-    Returns None if the source is missing or large, or if ``Reader.labels`` returns None.
-    """
+    """Return the copies that ``prepare`` would count; None for missing, large or slow sources."""
     reader = find_reader(name, root, settings)
     files = [path for path in reader.files() if path.is_file()]
     if not files or sum(path.stat().st_size for path in files) > SMALL or reader.labels() is None:
@@ -178,10 +175,9 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
 
 
 def _counted(data: PreparedData, name: str) -> PreparedData:
-    """Return prepared data after counting copies, and refuse a copied test part.
+    """Return prepared data, or raise ``InputError`` if the whole test part was copied.
 
-    Copies are counted only if an older version did not count them, rows are stored as in the
-    source, and test data is not sealed.
+    Older versions did not count copies. They are counted now if rows are unencoded and not sealed.
     """
     inputs = data.info.inputs
     as_given = inputs.given == (inputs.dtype, inputs.row)

@@ -192,7 +192,6 @@ def suite_code(name: str) -> str | None:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return a suite's entry and argument."""
     if name in SUITES:
         return name, ""
     entry, _, argument = name.partition("-")
