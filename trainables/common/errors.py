@@ -149,7 +149,7 @@ class AlteredPluginError(InputError, AlteredCodeError):
 
 
 class AwayError(OSError):
-    """A bucket gave no usable answer after several attempts."""
+    """A bucket gave no usable answer."""
 
 
 class TrainingDivergedError(ArithmeticError):

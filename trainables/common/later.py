@@ -2,8 +2,8 @@
 
 Commands that compute nothing then start without them.
 
-Their modules have ``from trainables.common.later import Tensor, torch`` instead of imports of
-PyTorch. Module-level code, such as defaults and base classes, must not use the imported names.
+Modules that they import have ``from trainables.common.later import Tensor, torch`` instead of
+imports of PyTorch. Module-level code, such as defaults and base classes, must not use these names.
 """
 
 import sys

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class NoWaiting(TorchDispatchMode):
     """Raises ``AssertionError`` if more than ``allowed`` operations make the host wait for a GPU.
 
-    Operations are known by their names, so this also works on a CPU.
+    Operations are recognised by their names, so this also works on a CPU.
     """
 
     FORBIDDEN = (

@@ -100,7 +100,7 @@ def _likelihood(path: Path, number: int, response: Any) -> float:
 
 
 def _target(path: Path, number: int, sample: dict[str, Any], count: int) -> int:
-    """Return the number, from 0, of the right choice; a log gives its number, letter or text."""
+    """Return the number, from 0, of the right choice; the log has its number, letter or text."""
     target, doc = sample.get("target"), sample.get("doc")
     choices = doc.get("choices") if isinstance(doc, dict) else None
     texts = choices.get("text") if isinstance(choices, dict) else choices
@@ -172,7 +172,7 @@ def _share(listed: Sequence[tuple[str, float]], letter: str) -> float:
 def _answer_tokens(
     path: Path, number: int, sample: dict[str, Any], count: int
 ) -> list[tuple[str, float]]:
-    """Return the alternatives, with log-probabilities, to the answer's last token that is a letter.
+    """Return the listed tokens and log-probabilities for the answer's last token that is a letter.
 
     Only the letters of the ``count`` choices are considered.
     """

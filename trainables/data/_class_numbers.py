@@ -47,11 +47,11 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     """Return the labels of every part as numbers of classes, (N,) int64 each.
 
     Labels are names of classes, where ``1``, ``01`` and ``1.0`` are the same name. If some numbers
-    are not names, all numbers count the classes from 0. A note tells the user how numbers were read
-    if they could be read in both ways.
+    are not names, all numbers count the classes from 0. A note tells the user how ambiguous numbers
+    were read.
 
     Raises:
-        InputError: If a label is neither a name nor the number of a class.
+        InputError: If a label is not a class when it is read in this way.
     """
     classes = [name.strip() for name in classes]  # Labels are stripped as well.
     labels = [*dict.fromkeys(label for part in parts for label in part.labels)]

@@ -59,8 +59,8 @@ class Copies(NamedTuple):
     def whole(self) -> bool:
         """Return True if the whole test part was copied from training or validation rows.
 
-        Every test row must be a copy, and at least ten copies, and more than half of them, must be
-        different. Few rows, or rounded scores that repeat each other, may be equal by chance.
+        Every test row must be a copy. At least ten copies, and more than half of them, must differ
+        from each other, because few rows, or rounded scores, may be equal by chance.
         """
         enough = self.distinct >= LEAST and 2 * self.distinct > self.test_rows
         return self.test == self.test_rows and enough

@@ -30,7 +30,7 @@ SPLIT = "split"
 def feature_files(path: Path) -> ArrayFiles:
     """Return ``.npy`` files that belong together, memory-mapped; see ``ArrayFiles``.
 
-    ``path`` is one of the files, or a folder, whose first file then decides.
+    ``path`` is one of the files, or a folder, whose first file is then used.
     """
     if path.is_dir():
         found = sorted(path.glob("*.npy"))

@@ -91,7 +91,7 @@ def image_contents(paths: Iterable[Path]) -> Iterator[bytes]:
         content = read_content(path)
         yield f"{len(content)}".encode()
         yield content
-        # Decoding reports files that are not images.
+        # A file that is not an image is reported when it is decoded.
         with suppress(InputError), opened(path) as image:
             if _orientation(image) != 1:
                 # Older prepared data has the image unrotated and must not match this content.
@@ -108,7 +108,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image of 8 bits per channel; raise ``InputError`` if this, or its use, fails."""
+    """Open an image of 8 bits per channel; raise ``InputError`` if opening or decoding it fails."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
@@ -253,7 +253,7 @@ def list_classes(
 ) -> list[tuple[Path, int]]:
     """Return the wanted files of each folder ``folder/CLASS/below``, each with its class's number.
 
-    Files are sorted by class and name; ``noun`` is the word for one. A note counts all other files.
+    Files are sorted by class and name; ``noun`` is the word for one. Notes count other files.
 
     Raises:
         InputError: If a class has no wanted file.

@@ -113,7 +113,7 @@ _handed_out: list[weakref.ref[np.ndarray]] = []
 
 
 def hand_out(arrays: Iterable[np.ndarray]) -> None:
-    """Remember arrays of test data; sealing fails while one of them is alive."""
+    """Remember arrays of test data; ``seal_paths`` raises while one of them is alive."""
     _handed_out[:] = [reference for reference in _handed_out if reference() is not None]
     _handed_out.extend(map(weakref.ref, arrays))
 

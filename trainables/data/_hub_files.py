@@ -52,7 +52,7 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
     ``config`` is the configuration's name; "" is the default one, or the only one.
 
     Raises:
-        InputError: If it does not exist, or "" could mean several configurations.
+        InputError: If the configuration does not exist, or "" could mean several ones.
     """
     tables = sorted(name for name in files if name.endswith(ENDING))
     configs = _declared(card, tables) or _by_name(tables)
@@ -114,7 +114,7 @@ def _split_by_name(tables: Sequence[str]) -> Splits:
 
 
 def read_features(path: Path) -> dict[str, Column]:
-    """Return the columns of a Parquet file by name, as the Hub's libraries declare them."""
+    """Return the columns of a Parquet file, by name."""
     import pyarrow.parquet
 
     try:

@@ -52,7 +52,7 @@ class Images(Inputs, kind="images"):
     Attributes:
         size: Height and width, in pixels.
         channels: C.
-        mean: Mean of each channel on the scale 0..1, subtracted before training.
+        mean: Subtracted from each channel, on the scale 0..1.
         std: Divisor of each channel, after the mean is subtracted.
         augmentation: Default augmentation of training, one of ``IMAGE_AUGMENTATIONS``.
     """

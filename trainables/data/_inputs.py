@@ -25,7 +25,7 @@ AHEAD = 2  # Number of batches that are read in advance.
 
 
 def move(values: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; a copy from the CPU to a GPU is asynchronous."""
+    """Return values on a device; a copy from the CPU to a GPU is asynchronous."""
     if values.device.type == "cpu" and device.type == "cuda":
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
@@ -308,6 +308,6 @@ class DatasetInfo:
         own = {key: values.pop(key) for key in ("name", "classes", "split_rule", "source")}
         kind = str(values.pop("kind", UNNAMED))
         if kind not in Inputs.kinds:
-            # The module of this kind is imported when a data set is looked up for the first time.
+            # The module that defines this kind may not be imported yet.
             import_modules("trainables.data")
         return cls(inputs=Inputs.kinds[kind](**values), **own)

@@ -113,7 +113,10 @@ class ArrayFiles:
 
 
 def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Return a file's unknown words, or else the folder's name, and plain words for known ones."""
+    """Return a name and an array's plain name, from the words of a file's name.
+
+    The name has the words that are not in ``known``; without such words it is the folder's.
+    """
     words = re.split(r"[_.-]", path.stem)
     array = "_".join(known[word] for word in words if word in known)
     return "_".join(word for word in words if word not in known) or path.parent.name, array
@@ -169,7 +172,7 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
     """Return the kind of each column of scores, by its name; all have the same kind.
 
     Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored). Or all
-    columns are named by class numbers; the kind is then ``predictions``, logits or probabilities.
+    columns are named by class numbers; the kind is then ``predictions`` (logits or probabilities).
     Or a column ``logits`` or ``probs`` has a list per row.
     """
     single = {

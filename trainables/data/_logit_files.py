@@ -120,7 +120,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     Args:
         path: The file.
         kind: ``logits`` or ``probs``; overrides names of arrays, and is required if these do not
-            tell the kind.
+            name the kind. Ignored for logs.
     """
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
@@ -253,7 +253,7 @@ def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, par
 def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tuple[str, ...]:
     """Return the class names in the array ``classes``; empty if the file does not have it.
 
-    If labels are numbers, names are not needed: invalid ones give a note and are left out.
+    If all labels are numbers, invalid names are ignored with a note; otherwise they are an error.
     """
     path = arrays.path
     if CLASSES not in arrays.names:
@@ -329,7 +329,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names, and not names in ``columns``, which one-hot rows become."""
+    """Return True if labels are names; those in ``columns`` are placeholders of one-hot rows."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 

@@ -50,7 +50,7 @@ class MaskedImages(Inputs, kind="images-with-masks"):
 
     Attributes:
         size: Height and width of stored images, in pixels: the largest of each.
-        mean: Mean of each channel on the scale 0..1, subtracted before training.
+        mean: Subtracted from each channel, on the scale 0..1.
         std: Divisor of each channel, after the mean is subtracted.
         crop: Side, in pixels, of the square crops that training uses; 0 for ``size``.
         augmentation: Default augmentation of training, one of ``MASK_AUGMENTATIONS``.

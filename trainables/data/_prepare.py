@@ -127,7 +127,7 @@ def missing_download(
 def preview_copies(
     name: str, root: Path | str, split: SplitSpec, settings: Mapping[str, Any] | None = None
 ) -> Copies | None:
-    """Return the copies that ``prepare`` would count; None if the source is large or missing."""
+    """Return the copies that ``prepare`` would count; None for missing, large or slow sources."""
     reader = find_reader(name, root, settings)
     files = [path for path in reader.files() if path.is_file()]
     if not files or sum(path.stat().st_size for path in files) > SMALL or reader.labels() is None:
@@ -175,7 +175,10 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
 
 
 def _counted(data: PreparedData, name: str) -> PreparedData:
-    """Return prepared data with its copies counted; older versions did not count them."""
+    """Return prepared data, or raise ``InputError`` if the whole test part was copied.
+
+    Older versions did not count copies. They are counted now if rows are unencoded and not sealed.
+    """
     inputs = data.info.inputs
     as_given = inputs.given == (inputs.dtype, inputs.row)
     if data.copies is None and as_given and not is_sealed():
@@ -313,11 +316,11 @@ SUITE_MANIFEST = "suite.json"
 def seal_test_data(*directories: Path | str) -> None:
     """Forbid this process to read test data until it ends.
 
-    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. Opening one
-    of these files raises it too, by any path: test files of a prepared directory, of those next to
-    it and of their sources, and suites stored there. Child processes that import this package
-    are sealed as well. This is not a sandbox against hostile code: Python does not see files that C
-    libraries open.
+    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. So does
+    opening, by any path, a test file of a prepared directory or of one next to it, a suite stored
+    there, or a test file of their sources. Child processes that import this package are sealed as
+    well. This is not a sandbox against hostile code: Python does not see files that C libraries
+    open.
 
     Args:
         *directories: Prepared directories (with ``split.json``), or other files and folders, which
@@ -337,7 +340,7 @@ def seal_test_data(*directories: Path | str) -> None:
 def _targets(path: Path) -> list[Path]:
     if not (path / MANIFEST).is_file():
         return [path]
-    # Other splits of the same images have the same test images.
+    # Other splits of the same data set may have the same test rows.
     siblings = [manifest.parent / TEST for manifest in path.parent.glob(f"*/{MANIFEST}")]
     suites = path.parent / SUITES
     return [path / TEST, *siblings, *raw_test_paths(path.parent), suites, *_suite_sources(suites)]

@@ -145,7 +145,7 @@ class PreparedData:
         split: How it was split.
         counts: Number of rows of ``train``, ``validation`` and ``test``.
         files: Size and SHA-256 of every file, by its path below ``directory``.
-        copies: Rows that are in two parts; None if they were not counted.
+        copies: Counts of rows that are in two parts; None if they were not counted.
     """
 
     directory: Path

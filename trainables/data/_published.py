@@ -142,7 +142,7 @@ class TorchvisionReader(PublishedReader):
         return [path for path in named if self.holds_test(path)]
 
     def holds_test(self, path: Path) -> bool:
-        """Return True if a file has test images."""
+        """Return True if a file has test images; by default, if its name has no ``train``."""
         return "train" not in path.name
 
     def check(self) -> SourceStatus:
@@ -206,7 +206,7 @@ class OfficialReader(PublishedReader, ListedReader):
         return not self.path.is_dir() and not self._packed()
 
     def check(self) -> SourceStatus:
-        """Check the lists and folders without opening images, or the archive if it is packed."""
+        """Check lists and folders without opening images, or the archive if it is not unpacked."""
         if self.awaited():
             return SourceStatus(False, f"{self.path} does not exist", self.instruction())
         if not self._packed():

@@ -306,9 +306,10 @@ def make_split(
     own: np.ndarray | None = None,
     trains: bool = True,
 ) -> Split:
-    """Return a split; test and validation rows are drawn unless the data set has its own.
+    """Return a split; all draws, also those for limits, are stratified by class.
 
-    All draws, also those for limits, are stratified by class.
+    Test rows are drawn if there is no official test set. Validation rows are drawn unless
+    ``spec.validation`` is ``own`` and ``own`` is given, or ``all`` and nothing is trained.
 
     Args:
         train: Labels of the training rows, (N,).

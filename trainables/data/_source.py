@@ -23,7 +23,7 @@ class Source:
     """An unsplit data set.
 
     Attributes:
-        info: Its constants.
+        info: The data set's constants.
         train: The official training rows, or all rows if there is no official test set.
         test: The official test rows, or None.
         fingerprint: SHA-256 (hex) of the content of all rows and labels.
@@ -54,7 +54,7 @@ class SourceStatus:
 
     Attributes:
         present: Whether it can be read without a download.
-        detail: One line on the files found.
+        detail: One line on the files found, or on the problem.
         remedy: One line on how to get the files; used only if it is not present.
     """
 
@@ -106,7 +106,7 @@ class Reader(ABC):
         self.settings: Mapping[str, Any] = {}
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Check and store the ``inputs`` of a task, which say how to read and store rows."""
+        """Check the keys of a task's ``inputs``, such as ``length``, and store the ``inputs``."""
         for key in settings:
             if key not in self.accepts:
                 allowed = ", ".join(self.accepts) or "none"
@@ -125,8 +125,8 @@ class Reader(ABC):
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Return training labels (N,), and official test labels (M,) or None.
 
-        Returns None instead of both if this needs rows or a download. Raises the errors of ``read``
-        that can be found without reading rows.
+        Returns None instead of both if this needs a download or would be slow. Raises the errors of
+        ``read`` that are found in this way.
         """
         return None
 
@@ -155,12 +155,12 @@ class Reader(ABC):
         return self.name
 
     def signature(self) -> str:
-        """Return a hash of names, sizes and times of the files."""
+        """Return a text that changes when a file changes; see ``files_signature``."""
         return files_signature(self.files())
 
 
 class OutlinedReader(Reader):
-    """A data set whose classes and labels can be read without its rows.
+    """A data set whose classes and labels are read before a sweep, if possible without its rows.
 
     ``noun`` is the word for rows in messages.
     """
@@ -185,7 +185,7 @@ class OutlinedReader(Reader):
         return train, test
 
     def check(self) -> SourceStatus:
-        """Return the source's status, without reading its rows."""
+        """Return the status: present, with counts of rows, if ``outline`` raises no error."""
         try:
             classes, train, test = self.outline()
         except InputError as error:
@@ -214,7 +214,7 @@ class PathReader(Reader):
 
 
 def files_signature(paths: Iterable[Path]) -> str:
-    """Return a hash of names, sizes and times of files, whether or not they exist."""
+    """Return a hash of the paths, sizes and modification times of files, which may be missing."""
     digest = hashlib.sha256()
     for path in paths:
         found = path.stat() if path.is_file() else None

@@ -71,8 +71,8 @@ class Texts(Inputs, kind="texts"):
 
     Attributes:
         vocabulary: Maximum number of words in the vocabulary.
-        length: Maximum number of words of a text, L; ``fitted`` lowers it to the number of words of
-            the longest training text.
+        length: Maximum number of words of a text, L; ``fitted`` lowers it to the largest number of
+            known words in a training text.
         words: The vocabulary in the order of its numbers, from 1; empty before ``fitted``.
         embeddings: SHA-256 (hex) of the file of the words' vectors, or "".
         packed: The words' vectors, as text; empty if networks learn them.

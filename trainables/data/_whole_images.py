@@ -92,7 +92,7 @@ class WholeImages(Images, kind="whole-images"):
                 done += len(rows.content)
                 yield rows
             stream.seek(0)
-            _write_header(stream, done)  # As long as the first one: NumPy pads for larger counts.
+            _write_header(stream, done)  # NumPy pads headers, so this one is as long.
 
     def loaded(self, values: np.ndarray, path: Path) -> np.ndarray:
         found = values.view(Encoded)

@@ -24,7 +24,7 @@ class Cub200Reader(OfficialReader):
     lists = ("classes.txt", "images.txt", "image_class_labels.txt", "train_test_split.txt")
 
     def listing(self) -> Listed:
-        """Return both parts, in the official order; a class is ``001.Black_footed_Albatross``."""
+        """Return both official parts; names of classes are like ``001.Black_footed_Albatross``."""
         named = self._column("classes.txt")
         if list(named) != [str(number) for number in range(1, len(named) + 1)] or len(named) < 2:
             raise InputError(

@@ -241,7 +241,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     @cached_property
     def _checked(self) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the labels of each part and the names of classes; check all but the features."""
+        """Return labels by part, and the names of classes; check all but the values of features."""
         names = self._names
         parts = [part for part in PARTS if f"features_{part}" in names]
         try:
@@ -256,7 +256,7 @@ class FeaturesReader(PathReader, OutlinedReader):
             raise InputError(f"{self.path}: {error}") from error
 
     def _labels(self, part: str, classes: tuple[str, ...]) -> np.ndarray:
-        """Return a part's labels; refuse features of another width or number than expected."""
+        """Return a part's labels; check the number of its rows, and its width against ``train``."""
         first, name, label = (
             self._names[key] for key in ("features_train", f"features_{part}", f"labels_{part}")
         )

@@ -35,7 +35,7 @@ PART_NAME = re.compile(
 )
 # Modes of grey images; all others become RGB.
 GREY_MODES = ("1", "L")
-LARGEST_SIDE = 224  # Usual for networks for photographs; a limit, because memory has all images.
+LARGEST_SIDE = 224  # Usual for networks for photographs; a limit, because all images are in memory.
 LAYOUT = (
     "use PATH/<class>/<image> (`split.test` is held out), or PATH/train/<class>/<image> "
     "and PATH/test/<class>/<image>"

@@ -90,7 +90,7 @@ class HubReader(TextsReader):
         return super().check()
 
     def read(self, download: bool) -> Any:
-        """Return images or texts; download them first if necessary."""
+        """Return images or texts; if ``download``, fetch missing files first."""
         if download:
             self._fetch()
         if not self._present():

@@ -198,7 +198,7 @@ def named_classes(arrays: NamedArrays, name: str | None) -> tuple[str, ...]:
     """Return the class names in an array; empty if ``name`` is None.
 
     Raises:
-        ValueError: If they are not two or more different strings or integers, (K,).
+        ValueError: If the array is not two or more different strings or integers, (K,).
     """
     if name is None:
         return ()
@@ -226,7 +226,7 @@ def match_labels(
         given: The labels of each part from ``read_labels``, ``train`` first.
         names: The names of the classes; empty to use the training labels.
         where: The name of each part's labels, for messages.
-        known: Whether a classifier of all classes is given, so that they need no training rows.
+        known: Whether there are embeddings of all classes, so that a class needs no training rows.
     """
     classes = names or _own_classes(given["train"], where["train"])
     check_classes(classes)

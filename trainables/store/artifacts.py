@@ -193,8 +193,8 @@ class ArtifactStore:
     def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
         """Return an intact artifact; None if it is missing or damaged, or ``ref`` has no key.
 
-        An artifact that is not in the local folder is fetched from the bucket, if there is one.
-        With ``whole``, an artifact whose weights were removed counts as missing.
+        An artifact that is missing or damaged in the local folder is fetched from the bucket, if
+        there is one. With ``whole``, an artifact whose weights were removed counts as missing.
         """
         if not ref.key:  # Its path would be the folder of all artifacts of the stage.
             return None

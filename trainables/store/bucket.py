@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object's entry in a listing."""
+    """An object's name, size in bytes, and time of writing."""
 
     name: str
     bytes: int
@@ -131,7 +131,7 @@ class Bucket:
         return self._put_if(name, content, "create")
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:
-        """Overwrite an object that has this tag and return its new tag; None if it has changed."""
+        """Overwrite an object and return its new tag; None if it no longer has the tag ``tag``."""
         return self._put_if(name, content, {self._version: tag})
 
     def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
@@ -175,7 +175,7 @@ class Bucket:
         self._tried(lambda: self._store.delete(name), None)
 
     def _tried(self, action: Callable[[], T], *absent: T) -> T:
-        """Return the result of an action, with retries; ``absent`` is used for a missing object."""
+        """Return an action's result, after retries; for a missing object, ``absent`` if given."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()

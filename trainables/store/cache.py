@@ -37,11 +37,11 @@ LONGEST_PAUSE = 30.0  # Longest time between two attempts to reach the bucket.
 class Cache:
     """A local folder and the objects with the same names in a bucket.
 
-    A thread of this process sends each written file and retries until the bucket has it, so that
-    no outage ends a sweep. If this process ends too early, ``deliver`` of another process finds a
-    note on the disk and sends the file. The manifest of a folder is sent last and never changed; a
-    folder without one does not count as stored. The other objects of a folder have hashes in their
-    names, so that files of two writers cannot mix.
+    A thread of this process sends each file and retries until the bucket has it, so that no outage
+    ends a sweep. If this process ends too early, ``deliver`` of another process sends the files for
+    which ``promise`` left a note. The manifest of a folder is sent last and never changed; a folder
+    without one does not count as stored. The other objects of a folder have hashes in their names,
+    so that files of two writers cannot mix.
 
     ``notice`` receives a message when the bucket stops answering or a folder is damaged. ``fetch``
     and ``replace`` raise the errors of ``Bucket``; ``has``, ``pull`` and ``remove`` do not raise

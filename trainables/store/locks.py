@@ -165,7 +165,7 @@ class Lease(AbstractContextManager["Lease"]):
     def is_held(self) -> bool:
         """Return True if a process, perhaps this one, has the lease and renewed it recently.
 
-        The bucket's time of the renewal may be at most 35 seconds before this machine's clock.
+        By this machine's clock, the last renewal must be less than ``SILENT_SECONDS`` ago.
         """
         found = self._bucket.get(self._name)
         if found is None or _is_free(_parsed(found.content)):

@@ -150,7 +150,7 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a suite; ``clean`` (M, K) has them for the task's test rows."""
+        """Measure ``outputs`` on a suite; ``clean`` is its result (M, K) for the test rows."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return the metrics of ``judge`` from its stored tensors, or raise ``InputError``."""
@@ -192,7 +192,6 @@ def suite_code(name: str) -> str | None:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return a suite's entry and argument."""
     if name in SUITES:
         return name, ""
     entry, _, argument = name.partition("-")

@@ -37,10 +37,10 @@ def prepare_suite(
     download: bool = True,
     notice: Notice = silent,
 ) -> SuiteData:
-    """Convert a suite to the form of a task's images and store it, or return it if it is stored.
+    """Convert a suite to the form of a task's rows and store it, or return it if it is stored.
 
     Stored data is used only if the source is unchanged and every checksum matches. If the task
-    limits its test images, the suite has the same limit.
+    limits its test rows, the suite has the same limit.
 
     For the arguments see ``trainables.data.prepare``; names are those of ``suite_names``.
 

@@ -38,7 +38,7 @@ class BinsSuite(Suite):
         return []
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
-        """Return the labels of the task's test rows; their predictions are ``clean``."""
+        """Return the labels of the task's test rows, and no parts: ``judge`` uses ``clean``."""
         return np.array(prepared.test().labels), []
 
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:

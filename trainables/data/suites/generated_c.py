@@ -64,7 +64,7 @@ class GeneratedCorruptions(CorruptionSuite):
 def _corrupted(
     images: np.ndarray, corruption: str, decoded: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> Iterator[np.ndarray]:
-    """Yield the images under one corruption, severity by severity, computed on all cores."""
+    """Yield the images under one corruption, severity by severity; many images use all cores."""
     jobs = (
         delayed(_block)(decoded(images[start : start + BLOCK]), corruption, severity, start)
         for severity in range(1, SEVERITIES + 1)
