@@ -35,7 +35,7 @@ def show_ranks(
         for text in _rank_lines(comparison, found, shown.heading):
             output().print(text)
     if out is not None:
-        # Bars join recipes that do not differ pairwise, so all pairs are tested.
+        # The diagram's bars join recipes that do not differ pairwise, so test all pairs.
         pairwise = rank_comparison(found.scores, higher=shown.higher)
         save_diagram(pairwise, shown.heading, out)
 
