@@ -134,7 +134,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:
-    """Write a job's output until it ends; return 0 if it succeeded, else 1."""
+    """Write a job's output until the job ends; return 0 if the job succeeded, else 1."""
     seen = 0
     while True:
         ended = client.get_job_status(job).is_terminal()

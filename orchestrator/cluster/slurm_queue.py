@@ -53,9 +53,9 @@ class Job:
 def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
     """Return the last job of each sweep that has one, by the sweep's name, and a note.
 
-    The state of a job that ``squeue`` no longer lists comes from ``sacct``, or if that does not
-    know it, from the file that the job wrote at its end. If ``squeue`` fails, all states come from
-    these files and the note says so; else the note is empty.
+    The state of a job that ``squeue`` no longer lists comes from ``sacct`` or, if ``sacct`` does
+    not know the job, from the file that the job wrote at its end. If ``squeue`` fails, all states
+    come from these files and the note says so; else the note is empty.
     """
     wanted = {folder: number for folder in folders if (number := job_number(folder))}
     if not wanted:

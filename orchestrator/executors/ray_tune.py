@@ -227,7 +227,8 @@ class GroupSchedulers(OrderOfSearch):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return the decision of the group's scheduler.
 
-        If the report has ended, the machine failed: return CONTINUE, as the next step will raise.
+        Tune passes a last report here only if the machine failed: the next step raises, so return
+        CONTINUE.
         """
         if result["report"].ended:
             return TrialScheduler.CONTINUE

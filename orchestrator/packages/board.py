@@ -31,8 +31,7 @@ class Line:
     Attributes:
         doubt: Why the package is not verified; empty if it is.
         figures: Mean and standard deviation by metric.
-        group: Letters: two rows of a task and its data that share a letter do not differ
-            significantly.
+        group: Letters; two rows with the same task, data and letter do not differ significantly.
     """
 
     result: StudyResult

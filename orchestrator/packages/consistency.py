@@ -185,7 +185,7 @@ class _Predicted:
 
 
 def check_likeness(package: Package, tolerance: float) -> Iterator[str]:
-    """Check that predictions differ between networks, and that calibrators keep classes if due.
+    """Check that different networks predict differently, and check calibrators with ``_moved``.
 
     Different seeds or models never give the same predictions. Two methods may give the same
     network, which then also has the same validation figures.
@@ -235,7 +235,7 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
 def _same_figures(one: Trial, other: Trial) -> bool:
     """Return True if the validation NLL and Brier score of two trials agree.
 
-    A calibrator's validation figures are cross-fitted, so they are not compared.
+    A calibrator's validation figures are cross-fitted and not compared: the result is True.
     """
     if "calibrate" in (one.stage, other.stage):
         return True

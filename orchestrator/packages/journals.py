@@ -1,4 +1,4 @@
-"""Reduces a sweep's journal for a package: no repeated facts, paths or costs of single trials."""
+"""Reduces a sweep's journal for a package: no repeated facts, paths or costs of single stages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ FIRST_COUNTS = (StudyOpened, TrialStarted)
 
 
 def cleaned(event: Event) -> Event | None:
-    """Return an event without paths, costs of single trials, and figures that lack predictions.
+    """Return an event without paths, costs of single stages, and figures that cannot be recomputed.
 
     Return None if nothing else remains.
     """

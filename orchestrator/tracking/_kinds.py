@@ -301,8 +301,8 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 def listens(uri: str, timeout: float = 2.0) -> bool:
     """Return True if something accepts connections at an address; always True for files or folders.
 
-    Trackers of plugins also return True unless they define another check. This needs no MLflow,
-    because it sends no request; ``ping`` does.
+    Trackers of plugins also return True unless they define another check. MLflow is not needed, as
+    no request is sent; ``ping`` sends one.
     """
     return tracker_kind(uri).listens(uri, timeout)
 

@@ -22,7 +22,7 @@ def study_name(study: Study) -> str:
 
 
 def trial_name(trial: Trial, ledger: Ledger) -> str:
-    """Return the displayed name of a trial's run: the recipe, and number in the search, or seed."""
+    """Return the displayed name of a trial's run: recipe and number, or seed after the search."""
     recipe = _task_and_recipe(trial, ledger)[1]
     return f"{recipe} #{trial.number}" if trial.role == SEARCH else f"{recipe} ~{trial.seed}"
 

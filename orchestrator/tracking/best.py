@@ -62,8 +62,8 @@ class BestConfig:
         number: The trial's number within its study.
         objective: The trial's validation objective, a fraction (or nats for NLL); lower is better.
         rule: The rule of the choice: ``objective`` (the validation metric), ``accuracy_tolerance``
-            (of the guard), ``epoch`` (whose metrics count), ``tie`` (which trial wins); empty if
-            the sweep did not record it.
+            (of the guard), ``epoch`` (whose metrics count), ``tie`` (which trial wins) and, if
+            used, ``accuracy_errors``, ``keep_default`` and ``stop``; empty if unknown.
         fixed: Parameters by part, for ``search.fixed`` of another sweep file.
         validation: The trial's validation metrics: fractions, or nats for NLL.
         sweep_id: Id of the sweep; unlike the sweep's name, it is unique.
@@ -184,7 +184,7 @@ def _best_config(tracked: TrackedTrial) -> BestConfig:
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return (task, recipe) of each study that passes the filters; refuse unknown names."""
+    """Return (task, recipe) of the studies that pass the filters; refuse unknown names."""
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
@@ -240,7 +240,7 @@ def _ranked(
 
 
 def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
-    """Return the run that each study chose; None if a study has no end or its run is missing.
+    """Return the run that each study chose; None if a study is open or interrupted, or lacks it.
 
     Only chosen runs have the tag of this query, so the tracker reads no others.
     """

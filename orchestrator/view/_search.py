@@ -212,7 +212,7 @@ def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def gamma(trial: Trial) -> float | None:
-    """Return the gamma of the refinement if it has one, else of the loss, else None."""
+    """Return the gamma of the recipe's last part that has one; None if no part has it."""
     gammas = [float(part["gamma"]) for part in trial.configuration.values() if "gamma" in part]
     return gammas[-1] if gammas else None
 
