@@ -158,7 +158,7 @@ class FileStorage(Storage):
         return None
 
     def _wanted(self, group: int) -> list[str]:
-        # Except for given logits, the number of a row is its position; reading takes half as long.
+        # Except for given logits, a row's number is its position; not reading it halves the time.
         return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
 
     @contextmanager
