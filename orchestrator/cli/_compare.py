@@ -184,7 +184,7 @@ def _show_spread(
         sweeps = list(_by_sweep(own).values())
         _check_apart(sweeps)
         boards = [statistics.board(each, store, metric, draws=draws, seed=seed) for each in sweeps]
-        # If each seed draws its own split, their shares of the variance cannot be separated.
+        # If each seed draws its own split, the shares of seeds and splits cannot be separated.
         splits = ["" if varied else each[0].fingerprint for each in sweeps]
         found += statistics.spreads(boards, splits)
     if format in RECORDS:
@@ -228,7 +228,7 @@ def _by_sweep(results: list[StudyResult]) -> dict[str, list[StudyResult]]:
 
 
 def _check_apart(sweeps: Sequence[list[StudyResult]]) -> None:
-    """Raise ``InputError`` if two sweeps share a network: its results are not independent."""
+    """Raise ``InputError`` if two sweeps share a network: their results are not independent."""
     known: dict[str, StudyResult] = {}
     for results in sweeps:
         for result in results:

@@ -116,7 +116,7 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
 def use_columns(
     results: list[StudyResult], metrics: Iterable[str], storage: str
 ) -> list[StudyResult]:
-    """Return the results, including those of ``metrics`` that are computed only on request."""
+    """Return the results with the values of ``metrics`` that are only computed on request."""
     from trainables.metrics import METRICS
 
     if not (columns := METRICS.columns(metrics)):
@@ -165,7 +165,7 @@ def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResul
 
 
 class Rule(NamedTuple):
-    """Options that ``option`` excludes, if all of ``when`` and none of ``unless`` are given."""
+    """``option`` excludes ``others`` if all of ``when`` and none of ``unless`` are given."""
 
     option: str
     others: str
@@ -250,7 +250,7 @@ class Command(TyperCommand):
 
 
 def problems(command: str, given: set[str]) -> Iterator[str]:
-    """Yield a line for each option that excludes another one or lacks a required one."""
+    """Yield a line for each given option that excludes another one or lacks a required one."""
     for rule in EXCLUDED.get(command, ()):
         if {rule.option, *rule.when.split()} <= given and not given & {*rule.unless.split()}:
             for other in rule.others.split():

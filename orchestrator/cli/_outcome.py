@@ -59,7 +59,8 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
     """Print and write the results of an ended sweep, or print how to resume an interrupted one.
 
     Returns:
-        The exit code: 0, 1 if the sweep failed or its files could not be written, or 130.
+        The exit code: 1 if the sweep failed, or its tables or report could not be written; 130 if
+        it was interrupted; else 0.
     """
     whole = True
     if outcome.status == "interrupted":

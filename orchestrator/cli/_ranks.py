@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def show_ranks(
     results: list[StudyResult], metric: str, control: str, out: Path | None, as_json: bool
 ) -> None:
-    """Rank recipes over (dataset, model) blocks and test their differences."""
+    """Print the ranks of recipes over (dataset, model) blocks and tests of their differences."""
     from orchestrator.statistics import block_scores, rank_comparison
     from orchestrator.tables.columns import column
 
@@ -35,7 +35,7 @@ def show_ranks(
         for text in _rank_lines(comparison, found, shown.heading):
             output().print(text)
     if out is not None:
-        # Bars join recipes that do not differ pairwise, so all pairs are tested.
+        # The diagram's bars join recipes that do not differ pairwise, so test all pairs.
         pairwise = rank_comparison(found.scores, higher=shown.higher)
         save_diagram(pairwise, shown.heading, out)
 

@@ -159,7 +159,7 @@ def logs(
             lines = folder.text(file).splitlines()
             why = "its outcome was stored already" if called in reused else "nothing was computed"
             last = lines[-1] if lines else f"no log: {why}"
-            job = jobs.get(called)  # The log of a job that ended has only Ray's last messages.
+            job = jobs.get(called)  # The log of an ended job ends with Ray's messages.
             ended = job is not None and job.state not in ("", "running", "finished")
             found[called] = str(job) if ended else last
         if as_json:

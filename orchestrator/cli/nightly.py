@@ -51,12 +51,12 @@ def judged_nights(benchmark: nightly.Nightly) -> list[tuple[nightly.NightRecord,
 
 
 def all_cells(records: Sequence[nightly.NightRecord]) -> list[nightly.CellKey]:
-    """Return the cells (recipe, task and metric) of all nights, each once."""
+    """Return the cells (recipe, task and metric) of these nights, each once."""
     return list(dict.fromkeys(cell for record in records for cell in record.cells))
 
 
 def matching_cells(text: str, known: Sequence[nightly.CellKey]) -> list[nightly.CellKey]:
-    """Return the cells that ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK`` names, one or more."""
+    """Return the cells that ``RECIPE on TASK[: METRIC]`` names; raise ``InputError`` if none."""
     try:
         wanted = nightly.CellKey.parse(text)
     except ValueError as error:

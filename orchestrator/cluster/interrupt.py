@@ -72,7 +72,7 @@ def stop_promptly() -> Iterator[None]:
     their own checkpoints.
 
     Raises:
-        KeyboardInterrupt: If such a signal came, even if the block was done.
+        KeyboardInterrupt: If such a signal came, even if the block then ended normally.
     """
     stopped = False
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 CLIENT = "ray://"
 LAST_PORT = 65535
-# ASCII letters and digits, with dots and hyphens between them; or an IPv6 address in brackets.
+# ASCII letters and digits, with dots, hyphens and ``_`` between them; or [an IPv6 address].
 HOST = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%\w+)?\]", re.ASCII)
 CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
-    """Raise ``InputError`` for an invalid address of a Ray cluster, or for one with a login."""
+    """Raise ``InputError`` if a Ray cluster's address is invalid, or has a login or a query."""
     if address in ("auto", "local"):
         return
     if address.startswith(CLIENT):
@@ -102,7 +102,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
 
 
 def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
-    """Return the contents of the sweep file and of its plugins' files, by name, for a cluster.
+    """Return the files that a cluster needs, contents by name: a sweep file and its plugins.
 
     Raises:
         InputError: If the cluster cannot use the sweep's storage or tracker, or if the tracker's
@@ -134,7 +134,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:
-    """Write a job's output until it ends; return 0 if it succeeded, else 1."""
+    """Write a job's output until the job ends; return 0 if the job succeeded, else 1."""
     seen = 0
     while True:
         ended = client.get_job_status(job).is_terminal()

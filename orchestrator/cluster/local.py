@@ -33,10 +33,10 @@ END_SECONDS = 1  # Time for workers and their children to end with Ray before th
 REFUSED = "InvalidAuthToken"  # Printed by Ray's threads; not in the text of the exception.
 SLOW_START = "timed out during startup"
 
-# Ray reads these when it is imported or started. They mean: no files per trial, enough pending
-# trials to fill the machine, workers with normal priority and none started in advance, Ctrl-C
-# handled by calsweep, almost no snapshots of Tune (a sweep resumes from its journal), and no usage
-# reports.
+# Ray reads these when it is imported or started. They mean: no usage reports, no files per trial,
+# enough pending trials to fill the machine, workers with normal priority and none started in
+# advance, no change of CUDA_VISIBLE_DEVICES for trials without a GPU, Tune's older output, Ctrl-C
+# handled by calsweep, and almost no snapshots of Tune (a sweep resumes from its journal).
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -54,8 +54,8 @@ ENVIRONMENT = {
 def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iterator[Any]:
     """Start Ray on this machine (``address`` None) or join the cluster at an address.
 
-    Workers get ``variables`` in their environment. On one machine Ray listens on the loopback only,
-    unless it was imported before.
+    Workers get ``variables`` in their environment. A Ray that is started here listens on the
+    loopback only, unless Ray was imported before.
     """
     # Ray reads its address and authentication settings only when it is imported.
     alone = address is None and "ray" not in sys.modules
@@ -138,7 +138,7 @@ def short_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Hold back standard error, also of Ray's threads; print it later and add it to ``said``."""
+    """Hold back standard error, also of Ray's threads; print and add it to ``said`` at the end."""
     sys.stderr.flush()
     before = os.dup(STDERR)
     with tempfile.TemporaryFile() as buffer:
@@ -254,7 +254,7 @@ def require_spanning(spec: SweepSpec) -> None:
 
 
 def require_shared(spec: SweepSpec) -> None:
-    """Raise ``InputError`` if some machine of a cluster cannot use the storage or tracker."""
+    """Raise ``InputError`` if executor, storage or tracker cannot be used by several machines."""
     require_spanning(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
@@ -294,7 +294,7 @@ def elsewhere(
     """Return the label selector with which Ray starts a trial on none of the ``avoided`` nodes.
 
     ``avoided`` has ids of nodes or names of machines. If the trial fits on no other living node of
-    ``ray.nodes()``, only the ``refused`` nodes are avoided. The selector is empty if none is.
+    ``ray.nodes()``, only the ``refused`` nodes are avoided. If none is, the selector is empty.
     """
     living = [node for node in nodes if node["Alive"]]
     names = {node["NodeID"]: node.get("NodeManagerHostname", "") for node in living}

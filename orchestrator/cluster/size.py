@@ -29,7 +29,7 @@ class ClusterSize:
         return self.nodes * fitting({"CPU": self.cpus, "GPU": self.gpus}, share.cpu, share.gpu)
 
     def require_room(self, plan: Plan) -> None:
-        """Raise ``InputError`` if a sweep has trials that fit on no node."""
+        """Raise ``InputError`` if some trials fit on no node or the executor uses one machine."""
         require_spanning(plan.spec)
         for stage, share in plan.shares().items():
             for option, kind, wanted, has in (

@@ -176,7 +176,7 @@ exit $code
 
 
 def array_script(folder: SweepFolder, wanted: Allocation) -> str:
-    """Return the script of a further node, which joins the sweep's Ray cluster while that runs."""
+    """Return the script of a further node: it joins the Ray cluster until the sweep's job ends."""
     file, job = (shlex.quote(str(folder.path / name)) for name in (ADDRESS, JOB))
     return f"""{_beginning(folder, wanted, 1, "slurm-%A_%a.out")}
 ray= cpus={cpus_of(wanted)}

@@ -53,9 +53,9 @@ class Job:
 def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
     """Return the last job of each sweep that has one, by the sweep's name, and a note.
 
-    The state of a job that ``squeue`` no longer lists comes from ``sacct`` if it is installed, else
-    from the file that the job wrote at its end. If ``squeue`` fails, all states come from these
-    files and the note says so; else the note is empty.
+    The state of a job that ``squeue`` no longer lists comes from ``sacct`` or, if ``sacct`` does
+    not know the job, from the file that the job wrote at its end. If ``squeue`` fails, all states
+    come from these files and the note says so; else the note is empty.
     """
     wanted = {folder: number for folder in folders if (number := job_number(folder))}
     if not wanted:
@@ -82,8 +82,8 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> SweepStatus:
     """Return the status of a sweep with the number of its SLURM job.
 
-    The job's state and reason replace those of the sweep, unless the job has finished, the sweep
-    runs now, or the sweep ran after the job.
+    The job's state and reason replace those of the sweep, unless the job's state is unknown or
+    ``finished``, the sweep runs now, or the job has ended and the sweep ran later.
     """
     if job is None:
         return status
@@ -129,7 +129,7 @@ def queued_job(folder: SweepFolder) -> str:
 def cancel_job(folder: SweepFolder, number: str) -> None:
     """Cancel a sweep's job in SLURM."""
     call_slurm(["scancel", number])
-    with writing(folder.path):  # The script of a job that never ran cannot write it.
+    with writing(folder.path):  # The script of a job that never ran cannot write this file.
         write_whole(folder.path / EXIT, f"{number} {INTERRUPTED}\n")
 
 
@@ -207,7 +207,7 @@ def _exit(folder: SweepFolder, number: str) -> str:
 def call_slurm(
     command: Sequence[str], seconds: float = COMMAND_SECONDS, env: Mapping[str, str] | None = None
 ) -> str:
-    """Return the output of a command of SLURM; raise ``InputError`` if it fails or takes longer."""
+    """Return the output of a SLURM command; ``InputError`` if it fails or exceeds ``seconds``."""
     if shutil.which(command[0]) is None:
         raise InputError(f"SLURM's {command[0]} is not on this machine; use a login node")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

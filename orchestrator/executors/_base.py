@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bench_of(spec: SweepSpec, store: ArtifactStore) -> dict[str, Any]:
-    """Return the arguments for the ``Bench`` of executors that compute on this machine."""
+    """Return the arguments that executors on this machine pass to the ``Bench`` of a worker."""
     return {
         "storage": store.root,
         "checkpoint_seconds": spec.resources.checkpoint_seconds,
@@ -41,7 +41,8 @@ class Executor(ExecutorKind, ABC):
     ) -> Iterator[Executor]:
         """Yield an executor for the jobs of a sweep.
 
-        ``address`` is that of a Ray cluster to join, and ``say`` receives messages for the user.
+        ``address`` is that of a Ray cluster to join, None for this machine. ``say`` receives
+        messages for the user.
         """
         yield cls(**bench_of(plan.spec, store))
 

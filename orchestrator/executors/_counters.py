@@ -6,7 +6,7 @@ from trainables.jobs import Job, Report, StageWork
 
 
 class Counters:
-    """Counts running jobs and ended attempts by stage and status, labelled with the sweep."""
+    """Counts the running jobs of a sweep, and its ended attempts and their seconds by stage."""
 
     def __init__(self, sweep: str) -> None:
         self._ended = Counter(

@@ -1,4 +1,4 @@
-"""Keeps trials off excluded GPUs, because a trial cannot tell Ray which GPUs it refuses."""
+"""Keeps trials off excluded GPUs; Ray itself can only exclude whole nodes."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -28,8 +28,10 @@ class HeldGpus:
     def keep(self, wanted: Places) -> None:
         """Occupy the wanted GPUs and release all others, at most once per ``LOOK_SECONDS``.
 
+        The first call waits until they are occupied, for at most ``FIRST_SECONDS``.
+
         Args:
-            wanted: Pairs of a node's id or machine's name and a GPU.
+            wanted: Pairs of a node (its id or the machine's name) and a GPU.
         """
         first, self._first = self._first, False
         if not (wanted or self._actors) or time.monotonic() - self._looked < LOOK_SECONDS:
@@ -40,9 +42,9 @@ class HeldGpus:
         self._looked = time.monotonic()
 
     def _look(self, wanted: Places) -> bool:
-        """Start or end actors; return True if all wanted GPUs are occupied.
+        """Start or end actors; return True if no further GPU must be occupied.
 
-        No GPU is occupied if some trials would not fit on the others.
+        If some trials would fit on no node without the wanted GPUs, release all GPUs instead.
         """
         nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         self._actors = {name: actors for name, actors in self._actors.items() if name in nodes}

@@ -14,13 +14,13 @@ from trainables.ray_edge import Sign, killed, node_here
 
 
 class HungActors:
-    """Reads the signs of progress that actors write to Ray; kills actors that write none."""
+    """Reads the signs of progress that actors write to Ray; kills actors that stop writing them."""
 
     def __init__(self, hang_seconds: float | None = None) -> None:
         self.run = uuid.uuid4().hex
         self._silence = Silence[bytes](hang_seconds)
         self.beat_seconds = self._silence.beat_seconds
-        self._signs: dict[bytes, bytes] = {}  # The last sign by name.
+        self._signs: dict[bytes, bytes] = {}  # The last sign by Ray's key.
         self._killed: dict[tuple[str, int], tuple[Sign, float]] = {}  # By job and attempt.
         self._looked = time.monotonic()
 
@@ -48,9 +48,9 @@ class HungActors:
             killed.options(scheduling_strategy=place).remote(sign.pid, sign.began)
 
     def report(self, job: Job, last: Report | None) -> Report | None:
-        """Return the report of a job whose process was killed here, else None.
+        """Return the report on a job whose process ``look`` killed, else None.
 
-        ``last`` is the last report that the process sent.
+        ``last`` is the last report that the process sent, if any.
         """
         if (job.key, job.attempt) not in self._killed:
             return None

@@ -20,7 +20,7 @@ INSPECT_SECONDS = 180.0  # A first start from a slow disk may take minutes.
 
 
 class Nodes:
-    """Inspects the code, versions, storage and GPUs of nodes; trials start on those that passed."""
+    """Inspects code, versions, storage and GPUs of nodes; only nodes that pass run trials."""
 
     def __init__(self, storage: Path, nonce: str, loop: Loop, passed: set[str]) -> None:
         self._sizes, self._refused, self._say = loop.source.sizes, loop.machines.refused, loop.say
@@ -65,7 +65,11 @@ class Nodes:
         self._say(f"{host} is excluded from this run: {fault}")
 
     def await_first(self) -> None:
-        """Wait for the inspection of all present nodes; ``InputError`` if no trial can start."""
+        """Wait for the inspection of all present nodes.
+
+        Raises:
+            InputError: If some nodes were refused and no trial fits on the others.
+        """
         while self.waiting():
             time.sleep(0.2)
         if self._refused:
@@ -91,10 +95,10 @@ def require_node(refused: Mapping[str, str], sizes: Sequence[tuple[float, float]
 
 
 class Limit:
-    """Returns how many jobs may be started or waiting now.
+    """Returns how many jobs may run or wait in Ray now: ``concurrent``, else as many as fit.
 
-    A cluster gets twice as many jobs as fit: an autoscaler needs waiting jobs to see demand, and a
-    node that joins needs work. More jobs would make short stages wait behind long ones.
+    A ``growing`` cluster gets twice as many as fit: an autoscaler needs waiting jobs to see demand,
+    and a node that joins needs work. More jobs would make short stages wait behind long ones.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ NOT_ENDED = "trials run in this process, which cannot kill a trial and continue"
 def open_executor(
     plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
 ) -> AbstractContextManager[Executor]:
-    """Return a context manager that starts a sweep's executor, or joins a cluster at an address."""
+    """Return a context manager with a sweep's executor; see ``Executor.open``."""
     return EXECUTORS.get(plan.spec.executor).open(plan, store, address, say)
 
 

@@ -19,7 +19,7 @@ class Silence(Generic[T]):
     Args:
         hang_seconds: 0 means that no worker ever hangs. None means ``FACTOR`` times the longest
             silence after which a worker went on, and at least ``LEAST_SECONDS``.
-        clock: Returns rising seconds.
+        clock: Returns the seconds of a clock that is never set back.
 
     Attributes:
         beat_seconds: Time between two signs of a worker; None if workers need not send signs.

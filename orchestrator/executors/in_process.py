@@ -17,9 +17,7 @@ HELD_SECONDS = 0.5  # Time between two checks whether the sweep is still paused.
 
 @dataclass
 class InProcess(Executor):
-    """Computes in this process without starting others: for tests, notebooks and tiny sweeps.
-
-    As in all executors, test data cannot be read while a search runs.
+    """Computes in this process, one job after the other.
 
     Args:
         storage: Root of the artifact store.

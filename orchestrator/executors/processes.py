@@ -29,10 +29,12 @@ class Processes(Executor):
     """Computes several jobs at once; a process that dies or hangs is replaced.
 
     If jobs use GPUs, each process sees one GPU, assigned in turn. All processes are forked from a
-    server that has only imported PyTorch. The first executor starts this server; later ones use it.
+    server that has only imported PyTorch. The server is started once for all executors.
 
     Args:
-        checkpoint_seconds, logs, plugins: See ``Bench``.
+        count: Maximum number of jobs at once.
+        storage, checkpoint_seconds, logs, plugins: See ``Bench``.
+        hang_seconds: See ``Silence``.
     """
 
     count: int
@@ -59,7 +61,7 @@ class Processes(Executor):
                 while len(busy) < count and isinstance(job := loop.next(), Job):
                     if idle:
                         silence.heard(process := idle.pop())
-                    else:  # Silence is measured from its first sign, after its start.
+                    else:  # Silence counts from the first sign of a new process.
                         process = _Process(bench, free.pop(), silence.beat_seconds)
                     busy[process.connection] = process
                     process.give(job)
@@ -83,7 +85,7 @@ class Processes(Executor):
 def _reports(
     busy: Mapping[Any, "_Process"], silence: Silence["_Process"]
 ) -> Iterator[tuple["_Process", Report]]:
-    """Yield new reports of processes; kill those that hang and yield a report for them."""
+    """Yield new reports of processes; kill each process that hangs and yield a report for it."""
     for heard in wait(list(busy), WAIT_SECONDS):
         process = busy[heard]
         silence.heard(process)
@@ -119,7 +121,7 @@ class _Process:
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return the next report: None for a sign of progress, a lost job if the process died."""
+        """Return the next report; None for a sign of progress, ``lost`` if the process died."""
         try:
             report: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):

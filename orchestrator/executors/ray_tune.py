@@ -35,10 +35,12 @@ class RayTune(Executor):
     """Computes jobs as trials of one Tuner, in actors that are reused for many jobs.
 
     Args:
+        folder: The sweep's folder.
         concurrent: Maximum number of jobs at once; None for as many as fit.
-        checkpoint_seconds, plugins: See ``Bench``.
+        storage, checkpoint_seconds, plugins: See ``Bench``.
         asha: Whether the weaker jobs of each group (a study) are stopped early.
         growing: Whether nodes may join during the sweep.
+        hang_seconds: See ``Silence``.
     """
 
     storage: Path
@@ -152,7 +154,7 @@ class LoopSearcher(Searcher):
         return {"job": job, "labels": labels}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Pass a report to the loop; the last report waits until its process has ended."""
+        """Pass a report to the loop; an ended one waits for ``on_trial_complete``."""
         self._last[trial_id] = report = result["report"]
         if not report.ended:
             self._take(self._jobs[trial_id], report)
@@ -225,7 +227,8 @@ class GroupSchedulers(OrderOfSearch):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return the decision of the group's scheduler.
 
-        A trial that sent its last report gets CONTINUE, because its process ends by itself.
+        Tune passes a last report here only if the machine failed: the next step raises, so return
+        CONTINUE.
         """
         if result["report"].ended:
             return TrialScheduler.CONTINUE

@@ -30,7 +30,7 @@ class Decision:
             fractions (nats for NLL).
         p_value: Probability of such an improvement by chance alone (one-sided).
         level: Largest p-value at which a change is kept: ``LEVEL / (tries (tries + 1))``.
-        tries: Number of changes compared with the base so far, including this one.
+        tries: Number of this change among those compared with the base, from 1.
         cells: Tasks and recipes that both packages have.
         seeds: Seeds that all these cells have in both packages.
     """
@@ -119,7 +119,7 @@ def _pairs(base: dict[Name, Seeds], new: dict[Name, Seeds]) -> dict[Name, tuple[
     """Return the predictions of the cells that both packages have, for the seeds they share.
 
     Raises:
-        UnfitError: If no seed is shared by all these cells, or test rows differ.
+        UnfitError: If there are no such cells, no seed is in all of them, or test rows differ.
     """
     pairs: dict[Name, tuple[Seeds, Seeds]] = {}
     for name in (name for name in base if name in new):

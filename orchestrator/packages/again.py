@@ -74,7 +74,7 @@ class Again:
         return next(task for task in spec.tasks if task.id == cell.study.task)
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
-        """Repeat a sweep's search, on the first call; return its final state and its events."""
+        """Return the final state and the events of a sweep's search, repeated on the first call."""
         name, events = ledger.sweep_id, list[Event]()
         if name not in self._states:
             rows, plan = partial(_rows, package), make_plan(self.specs[name])

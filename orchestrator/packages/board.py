@@ -31,7 +31,7 @@ class Line:
     Attributes:
         doubt: Why the package is not verified; empty if it is.
         figures: Mean and standard deviation by metric.
-        group: Letters: rows with the same task and data that share one do not differ significantly.
+        group: Letters; two rows with the same task, data and letter do not differ significantly.
     """
 
     result: StudyResult
@@ -56,10 +56,10 @@ def render_board(
     options: VerifyOptions | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Verify packages, and return the page of all their rows, the best by a metric first.
+    """Verify packages, and return a page of all their rows: by task, the best by a metric first.
 
-    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if their data are
-    the same.
+    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if their tasks
+    and data are the same. By default, no trial is computed again.
     """
     if metric not in DEFAULT_METRICS:
         raise InputError(f"--metric: {metric!r} is not one of {', '.join(DEFAULT_METRICS)}")
@@ -133,7 +133,7 @@ def _doubt(path: Path, options: VerifyOptions) -> str:
 
 
 def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[Line]:
-    """Return the lines with letters of ties; only lines with the same task and data are tied."""
+    """Return the lines with their ``group``; only lines with the same task and data share one."""
     comparable: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         comparable.setdefault((line.result.task, line.result.fingerprint), []).append(line)

@@ -104,7 +104,7 @@ def plugin_figures(study: Study, logits: Tensor, labels: Tensor) -> dict[str, fl
 def unequal(
     published: Mapping[str, Any], now: Mapping[str, float], tolerance: float
 ) -> Iterator[str]:
-    """Yield a line for each figure that differs or is missing on one side."""
+    """Yield a line for each figure that is missing on one side or differs beyond a tolerance."""
     for name in sorted({*published, *now}):
         if name not in now:
             yield f"{name} is published but cannot be computed"
@@ -281,7 +281,7 @@ def _unmeasured(known: Study, chosen: Iterable[str]) -> Iterator[str]:
 
 
 def _unlike_scores(ledger: Ledger, events: Iterable[Any], tolerance: float) -> Iterator[str]:
-    """Compare the repeated search's objectives, errors and choices with the ledger."""
+    """Compare the repeated search's objectives, accuracy errors and choices with the ledger."""
     for event in events:
         if isinstance(event, TrialScored):
             trial = ledger.trials.get(event.key)

@@ -185,9 +185,9 @@ class _Predicted:
 
 
 def check_likeness(package: Package, tolerance: float) -> Iterator[str]:
-    """Check that predictions differ between networks, and that calibrators keep the classes.
+    """Check that different networks predict differently, and check calibrators with ``_moved``.
 
-    Different seeds and models never give the same predictions. Two methods may give the same
+    Different seeds or models never give the same predictions. Two methods may give the same
     network, which then also has the same validation figures.
     """
     on_test = [
@@ -212,9 +212,9 @@ def _validated(package: Package) -> list[_Predicted]:
 def _alike(
     found: Iterable[_Predicted], tolerance: float
 ) -> Iterator[tuple[_Predicted, _Predicted]]:
-    """Yield pairs of trained networks with the same predictions.
+    """Yield pairs of trials with the same predictions; see ``_Predicted``.
 
-    Networks that predict the same for all rows are not compared.
+    Given logits, and predictions that are the same for all rows, are not compared.
     """
     trained = [each for each in found if each.cell.study.model != GIVEN]
     ordered = sorted(trained, key=lambda each: each.place)
@@ -235,7 +235,7 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
 def _same_figures(one: Trial, other: Trial) -> bool:
     """Return True if the validation NLL and Brier score of two trials agree.
 
-    A calibrator's validation figures are cross-fitted, so they are not compared.
+    A calibrator's validation figures are cross-fitted and not compared: the result is True.
     """
     if "calibrate" in (one.stage, other.stage):
         return True

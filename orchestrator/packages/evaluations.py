@@ -125,7 +125,7 @@ def _row(
 def _record(
     cells: Sequence[Cell], figures: Mapping[str, float], day: datetime, repo: str, model: str
 ) -> dict[str, Any]:
-    """Return a model's figures as a record of Every Eval Ever; its details must be strings."""
+    """Return a model's figures as a record of Every Eval Ever; details must be strings."""
     study, trial = cells[0].study, cells[0].trial
     owner, _, name = repo.partition("/")
     at = f"{day.timestamp():.0f}"

@@ -59,8 +59,10 @@ NO_INPUTS = (
 def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     """Write a package and its page into a folder, or as one file with Parquet tables.
 
+    Return the written files.
+
     Args:
-        package: The package. For a single file, page and tables are added to its folder.
+        package: For a single file, page and tables are added to this package's folder.
         out: The folder, or a file that ends with ``.calsweep``.
         logits: Whether a single file includes test and validation rows, which verification and
             merging need. A folder always includes them.
@@ -156,7 +158,7 @@ class FileStorage(Storage):
         return None
 
     def _wanted(self, group: int) -> list[str]:
-        # In other data the number of a row is its position; reading it would take half the time.
+        # Except for given logits, a row's number is its position; not reading it halves the time.
         return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
 
     @contextmanager

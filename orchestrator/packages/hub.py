@@ -112,7 +112,7 @@ def _card(package: Package, place: str) -> str:
 
 
 def package_file(package: str) -> Path:
-    """Return the file of a package; download it from a repository ``hf:ORG/NAME``."""
+    """Return the file of a package, downloaded first if the package is ``hf:ORG/NAME``."""
     if not package.startswith(HUB):
         return Path(package)
     address = HubAddress.parse(package.removeprefix(HUB), "package")

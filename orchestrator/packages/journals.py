@@ -1,4 +1,4 @@
-"""Reduces a sweep's journal for a package: each fact occurs once, paths and costs are removed."""
+"""Reduces a sweep's journal for a package: no repeated facts, paths or costs of single stages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -23,11 +23,11 @@ from trainables.common.errors import printable
 from trainables.metrics import METRICS
 
 FIRST_COUNTS = (StudyOpened, TrialStarted)
-"""Kinds of events whose first occurrence counts; for all others the last one counts."""
+"""Kinds of events whose first occurrence counts; see ``settled`` for others."""
 
 
 def cleaned(event: Event) -> Event | None:
-    """Return an event without paths, costs and figures that cannot be recomputed.
+    """Return an event without paths, costs of single stages, and figures that cannot be recomputed.
 
     Return None if nothing else remains.
     """
@@ -75,7 +75,8 @@ def _is_test(name: str) -> bool:
 def settled(events: Iterable[Event]) -> list[Event]:
     """Return the events that are valid at the end of a sweep, without those of earlier attempts.
 
-    Repeated evaluations of a trial are merged.
+    Of each trial and study, the first event of ``FIRST_COUNTS`` and the last of any other kind is
+    valid. Evaluations of a trial are merged; all starts of the sweep are kept.
     """
     found: dict[tuple[type[Event], object], Event] = {}
     for number, event in enumerate(events):

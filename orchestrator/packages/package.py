@@ -194,7 +194,7 @@ def check_header(package: Package) -> str:
 def opened(path: Path) -> Iterator[Package]:
     """Yield a package, extracted from its untrusted archive into a scratch folder.
 
-    Only files with the names and sizes of a package are extracted, no links or other paths.
+    An archive with unexpected names or too much content is refused; links become plain files.
     Installed plugins are hidden: they would add metrics.
     """
     with (

@@ -24,7 +24,7 @@ class RowPredictions:
         logits: (N, K) for N rows and K classes: log-probabilities for test rows, logits for
             validation rows.
         labels: (N,), int64.
-        rows: Row numbers in the part of the data set, (N,), int64.
+        rows: Numbers of the rows in the source of the data, (N,), int64.
     """
 
     logits: Tensor

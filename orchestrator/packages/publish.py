@@ -53,8 +53,8 @@ def publish(
 ) -> list[Path]:
     """Write a package of ended sweeps, and its page; return the files.
 
-    It has only figures that can be recomputed from stored predictions. See ``write_package`` for
-    ``out`` and ``logits``.
+    The package has only figures that can be recomputed from stored predictions. See
+    ``write_package`` for ``out`` and ``logits``.
     """
     if printable(license) != license or "\n" in license:
         raise InputError(f"--license: {license!r} is not one printable line; use a name or a URL")

@@ -178,7 +178,7 @@ def _named(package: Package) -> list[Pinned]:
 
 
 def _require_fit(package: Package, options: VerifyOptions) -> None:
-    """Raise ``UnfitError`` if the requested trials cannot be computed again here."""
+    """Raise ``UnfitError`` if the package cannot be verified here with these options."""
     if (named := _named(package)) and not options.trust_plugins:
         listing = ", ".join(
             f"{Path(plugin.path).stem} (code {plugin.code[:12]})" for plugin in named
@@ -209,7 +209,7 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
 def _compute(
     package: Package, options: VerifyOptions, progress: Progress, retrained: list[Retrained]
 ) -> Iterator[Check]:
-    """Yield the checks that need data and search; each relies on the earlier ones."""
+    """Yield the checks that need data, search or training; each relies on the earlier ones."""
     with Again.opened(package, options.data_root, progress) as again:
         count = sum(len(found) for found in again.data.values())
         yield Check(

@@ -27,7 +27,7 @@ def main() -> int:
         from orchestrator.tracking._shipper import sync
 
         if plugins := options.pop("plugins"):
-            from trainables.plugins import Pinned, load_plugins  # They import PyTorch.
+            from trainables.plugins import Pinned, load_plugins  # This imports PyTorch.
 
             load_plugins([Pinned(*plugin) for plugin in plugins], exact=False)
         shipment = sync(uri=uri, **options)

@@ -38,7 +38,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Change:
-    """The additions of one event to one run.
+    """The additions of one or more events to one run.
 
     Attributes:
         run: A trial's key or a study's name.
@@ -103,7 +103,7 @@ class Changes:
         ]
 
     def _changes(self, event: Event) -> list[Change]:
-        """Return the changes of an event that changes no study's numbers of ended trials."""
+        """Return the changes of an event that ``apply`` does not handle itself."""
         studies, trials, time = self.ledger.studies, self.ledger.trials, event.time
         match event:
             case StudyOpened(study=run) | TrialStarted(key=run) if run in trials or run in studies:

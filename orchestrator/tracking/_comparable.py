@@ -15,7 +15,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import redacted
 
 ANY = "any"
-"""Value of the filters ``fingerprint`` and ``code``: rank studies that differ in it together."""
+"""Value of the filter ``fingerprint`` or ``code`` that lets studies differ in this respect."""
 
 Describe = Callable[["TrackedStudy"], str]
 Key = Callable[["TrackedStudy"], object]
@@ -27,7 +27,8 @@ _SHOWN = 12  # Characters of a hash in a message.
 class StudyFilter:
     """The filters of ``best_config``; times are seconds since 1970.
 
-    With the fingerprint ``any``, models and protocols may differ as well.
+    ``fingerprint`` and ``code`` are prefixes or ``any``. With the fingerprint ``any``, models and
+    protocols may differ as well.
     """
 
     since: float | None = None
@@ -77,7 +78,7 @@ def comparable_studies(
     with other code than the latest are excluded, too; the second value is a note that lists them.
 
     Raises:
-        InputError: If no study passes the filters, or some differ in data or rules.
+        InputError: If no study passes the filters, or those that do cannot be ranked together.
     """
     every = _studies(tracker, experiments, task, recipe)
     kept = [found for found in every if where.holds(found.study, found.run.tags)]
@@ -98,7 +99,7 @@ def comparable_studies(
 def _studies(
     tracker: RunReader, experiments: Sequence[str], task: str, recipe: str
 ) -> list[TrackedStudy]:
-    # Only studies have this tag, so a database that starts from it reads few runs.
+    # Only studies have the tag ``TRIALS``, so a database that starts from it reads few runs.
     tags = {names.STUDY: study_id(task, recipe)}
     query = RunQuery(experiments, tags, marked=names.TRIALS)
     found = [TrackedStudy(study_of(run), run) for run in tracker.runs(query)]

@@ -70,7 +70,7 @@ class Database(_Mlflow):
 
     @classmethod
     def check(cls, uri: str, written: bool = True) -> None:
-        """Refuse an address without a file, or if ``written``, with one that cannot be written."""
+        """Refuse an address that names no file or, if ``written``, no file that can be written."""
         file, where = sqlite_file(uri), f"tracking uri {shown(uri)}"
         try:
             if fault := control_fault(uri):
@@ -299,10 +299,10 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:
-    """Return True if something accepts connections at an address; always True for files.
+    """Return True if something accepts connections at an address; always True for files or folders.
 
-    Trackers of plugins also return True unless they define another check. This needs no MLflow and
-    does not check the server; ``ping`` does.
+    Trackers of plugins also return True unless they define another check. MLflow is not needed, as
+    no request is sent; ``ping`` sends one.
     """
     return tracker_kind(uri).listens(uri, timeout)
 

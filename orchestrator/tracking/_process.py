@@ -139,7 +139,7 @@ class ShipperProcess:
     def wait_drained(self, timeout: float) -> bool:
         """Wait until all events of an ended sweep are delivered; return True on success.
 
-        This takes at most ``timeout`` seconds. A failed shipper is restarted ``RESTARTS`` times.
+        This takes at most ``timeout`` seconds and at most ``RESTARTS`` restarts of the shipper.
         """
         end, restarts = time.monotonic() + timeout, RESTARTS
         while time.monotonic() < end:

@@ -22,9 +22,9 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
     """Return the studies of a sweep that are rows of its table, in the order of opening.
 
     Several sweeps may have the same name, for example after their storage was deleted. They are
-    never mixed: without ``sweep_id`` the sweep started last counts; ``StudyResult.sweep_id`` names
-    it. Queries use tags that only the rows' runs have, so their cost does not grow with the number
-    of trials.
+    never mixed: without ``sweep_id``, the sweep with the study opened last counts, and
+    ``StudyResult.sweep_id`` names it. The queries select few runs by their tags, so their cost does
+    not grow with the number of trials.
     """
     tracker = read_tracker(uri)
     experiment = find_experiments(tracker, sweep)
@@ -40,7 +40,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
 
 def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
-    """Return the ids of one sweep's or all sweeps' experiments; ``InputError`` if there is none."""
+    """Return the id of a sweep's experiment, or all ids for None; refuse an unknown sweep."""
     known = tracker.sweeps()
     if sweep is None:
         return list(known.values())
@@ -66,7 +66,8 @@ def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: 
 def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
     """Return the median seconds of a stage's last computed trials on a task, over all sweeps.
 
-    None if there is no such trial, or the tracker does not answer.
+    Only trials of studies with this ``setting`` count. None if there are none, or the tracker does
+    not answer.
     """
     # This is only an estimate: an absent server must not delay a plan.
     if not ping(uri)[0]:
@@ -74,7 +75,7 @@ def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None
     try:
         tracker = read_tracker(uri)
     except InputError:
-        return None  # The first sweep creates it.
+        return None  # The first sweep creates the tracker.
     sweeps = find_experiments(tracker, None)
     of_setting = {names.KIND: "study", names.TASK: task, names.SETTING: setting}
     studies = {run.id for run in tracker.runs(RunQuery(sweeps, of_setting))}

@@ -92,6 +92,8 @@ def sync(
 
     Raises:
         BusyError: If another process is delivering the journal.
+        UnreachableError: If the tracker does not answer (with ``parent_pid``, after that process
+            has died).
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
@@ -141,7 +143,7 @@ def _patiently(
 
 
 def _death_of(pid: int) -> Callable[[], bool]:
-    """Return a function that tells whether a process has ended; it may be a zombie."""
+    """Return a function that returns True once a process has ended, even if it is a zombie."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -217,7 +219,7 @@ class _Shipper:
 
     @property
     def over(self) -> bool:
-        """Return True if the events so far end the sweep without resuming it."""
+        """Return True if, by the events so far, the sweep has ended and was not resumed."""
         return self._ledger.ended is not None
 
     def close_open(self) -> None:
@@ -337,14 +339,14 @@ class _Shipper:
             raise
 
     def _upload(self, run_id: str, name: str, path: Path) -> None:
-        """Upload a file of a chosen trial, no other: an edited journal may name a private one."""
+        """Upload a file of a chosen trial; refuse others, which an edited journal may name."""
         real, folder = path.resolve(), SweepFolder(self.journal.parent).chosen
         if real.is_file() and not is_inside(real, folder):
             raise RefusedError(f"artifact {name}: {real} is not delivered: it is outside {folder}")
         self._tracker.upload(run_id, name, real)
 
     def _now_at(self, path: str) -> Path:
-        """Return where a file of the sweep is now; the sweep's folder may have been moved."""
+        """Return the current path of a file of the sweep, whose folder may have been moved."""
         folder = self.journal.parent
         inside = path.rpartition(f"/{folder.parent.name}/{folder.name}/")[2]
         return folder / inside if (folder / inside).is_file() else Path(path)

@@ -17,9 +17,9 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     """Return the address of the tracker with the runs of a storage.
 
     ``MLFLOW_TRACKING_URI`` has precedence. Next is the address in the sweep files of ``sweeps``, if
-    they all have the same one; if ``sweeps`` is None and the storage has no database, the files of
-    all sweeps are read. Otherwise it is the storage's database. For a storage in a bucket this
-    database is local, and missing events are delivered to it first.
+    they all have the same one; if ``sweeps`` is None and a storage in a folder has no database, the
+    files of all sweeps are read. The default is the storage's database. For a storage in a bucket,
+    this database is local, and missing events are delivered to it first.
     """
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):

@@ -22,7 +22,7 @@ def study_name(study: Study) -> str:
 
 
 def trial_name(trial: Trial, ledger: Ledger) -> str:
-    """Return the displayed name of a trial's run: recipe, and number in the search or seed."""
+    """Return the displayed name of a trial's run: recipe and number, or seed after the search."""
     recipe = _task_and_recipe(trial, ledger)[1]
     return f"{recipe} #{trial.number}" if trial.role == SEARCH else f"{recipe} ~{trial.seed}"
 
@@ -115,7 +115,7 @@ def _below(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _plain_tags(study: Study) -> dict[str, str]:
-    """Return tags with simple names, for people who search; tags of the sweep file replace them."""
+    """Return tags with simple names for people who search; the sweep file's tags replace them."""
     facts = ("task", "recipe", "dataset", "model", "protocol")
     return {name: value for name in facts if (value := getattr(study, name))}
 

@@ -48,7 +48,7 @@ class TrackedTrial:
 
     @property
     def kept(self) -> bool:
-        """Whether a rule chose this trial although another one may have a lower objective."""
+        """Whether the study chose this trial by a rule that may keep the published default."""
         return "keep_default" in self.study.rule and self.trial.key == self.study.chosen
 
 
@@ -62,8 +62,8 @@ class BestConfig:
         number: The trial's number within its study.
         objective: The trial's validation objective, a fraction (or nats for NLL); lower is better.
         rule: The rule of the choice: ``objective`` (the validation metric), ``accuracy_tolerance``
-            (of the guard), ``epoch`` (whose metrics count), ``tie`` (which trial wins); empty if
-            the sweep did not record it.
+            (of the guard), ``epoch`` (whose metrics count), ``tie`` (which trial wins) and, if
+            used, ``accuracy_errors``, ``keep_default`` and ``stop``; empty if unknown.
         fixed: Parameters by part, for ``search.fixed`` of another sweep file.
         validation: The trial's validation metrics: fractions, or nats for NLL.
         sweep_id: Id of the sweep; unlike the sweep's name, it is unique.
@@ -126,11 +126,11 @@ def best_config(
     """Return the best configurations of a recipe on a task, from the tracking server.
 
     "Best" is the lowest validation objective among finished search trials; the earlier trial wins
-    a tie. If a study's rule keeps the published default, the trial that it chose comes first even
-    if another objective is lower. Test metrics are not used. Studies with different data, models,
-    protocols or rules are never ranked together: the call fails until the filters leave one kind.
-    If there are several versions of the code, only the latest counts, and ``BestConfig.note``
-    lists the others. The list is empty if no trial has finished.
+    a tie. If a study's rule may keep the published default, the trial that it chose comes first
+    even if another objective is lower. Test metrics are not used. Studies with different data,
+    models, protocols or rules are not ranked together: the call fails until the filters leave one
+    kind. If there are several versions of the code, only the latest counts, and
+    ``BestConfig.note`` lists the others. The list is empty if no trial has finished.
 
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
@@ -141,7 +141,8 @@ def best_config(
         since: Only studies opened then or later.
         until: Only studies opened before.
         tags: Only sweeps with these ``tags`` in their file.
-        fingerprint: Only data whose hash has this prefix; ``any`` ranks different data together.
+        fingerprint: Only data whose hash has this prefix; ``any`` ranks different data, models and
+            protocols together.
         code: Only code whose git commit has this prefix; ``any`` ranks all versions together.
 
     Raises:
@@ -183,7 +184,7 @@ def _best_config(tracked: TrackedTrial) -> BestConfig:
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return (task, recipe) of each study that passes the filters; ``InputError`` if none does."""
+    """Return (task, recipe) of the studies that pass the filters; refuse unknown names."""
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
@@ -239,7 +240,7 @@ def _ranked(
 
 
 def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
-    """Return the run that each study chose; None if a study is open or a chosen run is missing.
+    """Return the run that each study chose; None if a study is open or interrupted, or lacks it.
 
     Only chosen runs have the tag of this query, so the tracker reads no others.
     """

@@ -168,7 +168,7 @@ TRACKER_CHECKS: tuple[Callable[[Tracker, Path], None], ...] = (
 
 
 def tracker_checks(uri: str) -> Iterator[Check]:
-    """Yield the checks of the tracker at an address; they write there."""
+    """Yield the checks of the tracker at an address; the checks write to this tracker."""
     tracker, part = open_tracker(uri, create=True), f"tracker {uri.partition(':')[0]}"
     for check in TRACKER_CHECKS:
         rule = (inspect.getdoc(check) or "").rstrip(".")

@@ -29,7 +29,7 @@ from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import SYNC
 
 Record = dict[str, Any]
-SETTLED = 100_000_000  # Nanoseconds after which a further change gives the folder a new time.
+SETTLED = 100_000_000  # Nanoseconds after which another change gives a folder another time.
 _latest: dict[Path, tuple[int, list[Run]]] = {}  # Runs of the experiment of the last query.
 
 
@@ -152,7 +152,7 @@ def _rank(value: float | None) -> tuple[bool, bool, float]:
 
 
 def _runs_in(folder: Path) -> list[Run]:
-    """Return the runs of an experiment, cached until its folder changes.
+    """Return the runs of an experiment; the last result is cached until the folder changes.
 
     Every write renames a file into the folder, which changes the folder's modification time.
     """

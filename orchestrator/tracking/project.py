@@ -22,7 +22,7 @@ QUIET = {"auto_log_cpu": False, "auto_log_gpu": False}  # Keep machine metrics o
 
 
 def records(uri: str) -> Path:
-    """Return the local folder with a project's runs; the modules cannot search runs by tag."""
+    """Return the local folder with a project's runs; trackio and wandb cannot search by tag."""
     kind, _, project = uri.partition(":")
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(home).expanduser() / "calsweep" / kind / project

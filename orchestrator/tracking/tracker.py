@@ -160,10 +160,10 @@ class Tracker(TrackerKind, RunReader):
     def register(
         self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
     ) -> tuple[str, str, bool]:
-        """Register a run's folder as a version of the task's model, and point the alias to it.
+        """Register a run's exported model, ``folder``, as a version of its task's model.
 
-        A run has at most one version: a second call only moves the alias. Return the model's name,
-        the version, and whether the alias was moved.
+        The alias is moved to this version. A run has at most one version: a second call only moves
+        the alias. Return the model's name, the version, and whether the alias was moved.
 
         Raises:
             InputError: If another task's model has the name, or the tracker stores no models.

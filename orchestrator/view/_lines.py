@@ -19,9 +19,9 @@ class StudyLine(NamedTuple):
     """The progress of one study.
 
     Attributes:
-        state: ``waiting``, ``queued``, ``running``, ``pausing``, ``paused``, ``interrupted``,
-            ``failed`` or ``finished``.
-        reason: Why the study waits or failed; else empty.
+        state: ``waiting``, ``queued``, ``requeued``, ``running``, ``pausing``, ``paused``,
+            ``interrupted``, ``failed`` or ``finished``.
+        reason: Why the study waits, was interrupted or failed; else empty.
         best: The chosen trial, or the best one so far; None before the first score.
         hours, gpu_hours: See ``hours_of``.
     """
@@ -43,7 +43,7 @@ def study_lines(ledger: Ledger, state: str, reason: str = "") -> list[StudyLine]
 
 
 def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> tuple[str, str]:
-    """Return the state of a study, and why it waits or failed; see ``study_lines``."""
+    """Return the ``state`` and ``reason`` of a ``StudyLine``; see ``study_lines``."""
     if study.status != "running":
         return study.status, "" if study.status == "finished" else study.reason
     if state in OVER:

@@ -206,7 +206,7 @@ class IntervalBar(NamedTuple):
 
 
 def interval_bar(found: Difference, limit: float) -> IntervalBar:
-    """Return the positions of a difference and its interval; zero is at 50."""
+    """Return the positions of a difference and its interval; 0 is at 50, ``limit`` at 100."""
     ends = (max(-limit, min(limit, end)) for end in (found.low, found.high, found.value))
     low, high, value = (50 + 50 * end / limit for end in ends)
     sides = {"left": -found.low, "right": found.high}

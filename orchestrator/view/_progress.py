@@ -145,7 +145,7 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a metric's median and range over seeds by epoch, in percent; None for one epoch."""
+    """Return a metric's median and range over seeds by epoch, in %; None below two epochs."""
     chosen = study.chosen_trial
     if chosen is None:
         return None

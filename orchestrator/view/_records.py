@@ -112,9 +112,10 @@ def computed(history: Ledger) -> str:
 
 
 def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
-    """Yield all failed trials, and all studies that have not finished, with the reasons.
+    """Yield the failed trials and the studies that have not finished, with the reasons.
 
-    If the sweep is live, studies that are still running are skipped.
+    In a finished sweep, trials without an end count as failed. In a live sweep, running studies are
+    skipped.
     """
     history = source.history or Ledger()
     lost = ("failed", "running") if history.status == "finished" else ("failed",)

@@ -84,7 +84,7 @@ def sampled(trials: Sequence[Trial], study: Study) -> list[Trial]:
 def _slice(
     name: str, shown: Column, word: str, rows: list[Spec], numbers: Sequence[int], joined: bool
 ) -> Chart:
-    """Return the chart of a metric by a parameter; ``numbers`` are all trial numbers."""
+    """Return the chart of a metric by a parameter; ``numbers`` set the ends of the colour scale."""
     are_names = any(isinstance(row["x"], bool | str) for row in rows)
     if are_names:
         x = names("value", name, axis={"labelAngle": 0})
@@ -118,7 +118,7 @@ def _searched_metrics(history: Ledger) -> list[Column]:
 
 
 def searched_for(trial: Trial, history: Ledger) -> list[float]:
-    """Return a trial's objective and further searched metrics, as fractions."""
+    """Return a trial's objective and its metrics in ``pareto``: fractions, or nats for NLL."""
     return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in history.pareto)]
 
 
@@ -212,7 +212,7 @@ def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def gamma(trial: Trial) -> float | None:
-    """Return the gamma of the refinement if it has one, else of the loss, else None."""
+    """Return the gamma of the recipe's last part that has one; None if no part has it."""
     gammas = [float(part["gamma"]) for part in trial.configuration.values() if "gamma" in part]
     return gammas[-1] if gammas else None
 

@@ -314,7 +314,7 @@ MAX_TEXT = 180
 
 SERVER_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 DATABASE_LOGIN = "set PGPASSWORD, or write the password into ~/.pgpass"
-"""Sweeps store addresses without passwords, so the environment must have the password."""
+"""Sweeps store addresses without passwords, so the password must come from elsewhere."""
 
 _DATABASE_DENIED = re.compile("authentication failed|no password supplied")
 _DAMAGED = re.compile("disk image is malformed|file is not a database")

@@ -20,7 +20,7 @@ HEADER = b"SQLite format 3\0"
 
 
 def require_database(file: Path, hint: str = ELSEWHERE) -> None:
-    """Raise ``InputError`` with a hint if a file is absent; also if it is no SQLite database."""
+    """Raise ``InputError`` if a database is missing (with a hint), unreadable or not SQLite's."""
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):

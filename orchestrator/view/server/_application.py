@@ -89,7 +89,7 @@ class _View:
             tasks.cancel_scope.cancel()
 
     def _compile(self) -> None:
-        """Compile all templates; before the first page this would take a third of a second."""
+        """Compile all templates, which would delay the first page by a third of a second."""
         for name in self._templates.list_templates(["html"]):
             self._templates.get_template(name)
 

@@ -58,7 +58,7 @@ class Aside:
 
 
 def answer_calls() -> None:
-    """Answer the calls of ``Aside``; end with its process or after ``IDLE_SECONDS`` without one."""
+    """Answer the calls of ``Aside`` until the server ends or is silent for ``IDLE_SECONDS``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The server kills this process when it ends.
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr

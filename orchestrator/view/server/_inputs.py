@@ -86,7 +86,7 @@ class InputBook:
 
 
 def show_input(inputs: Inputs, values: np.ndarray, large: bool = False) -> Shown:
-    """Return one row's values as stored: a picture, words or the first values."""
+    """Return one row's values as a picture, words or numbers; shortened unless ``large``."""
     if isinstance(inputs, Images | MaskedImages):
         return _picture(values, isinstance(inputs, MaskedImages), large)
     words = [f"{value:.4g}" for value in values.flat] if not isinstance(inputs, Texts) else []

@@ -71,7 +71,7 @@ class CellRows:
         return np.asarray(self.predicted == self.labels)
 
     def same_rows(self, other: "CellRows") -> bool:
-        """Return whether another cell was measured on the same rows."""
+        """Return whether another cell has the same labels and, if both have them, row numbers."""
         alike = np.array_equal(self.labels, other.labels)
         if alike and self.numbers is not None and other.numbers is not None:
             return np.array_equal(self.numbers, other.numbers)

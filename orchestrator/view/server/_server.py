@@ -29,9 +29,9 @@ class Address(NamedTuple):
 
 
 def serve(book: Book, host: str, port: int | None, started: Callable[[Address], None]) -> None:
-    """Serve the view of a storage until Ctrl-C; call ``started`` with its address.
+    """Serve the view of a storage until Ctrl-C; call ``started`` with the server's address.
 
-    Without ``port``, it listens at ``PORT``, or at a free port if ``PORT`` is in use.
+    Without ``port``, the server listens at ``PORT``, or at a free port if ``PORT`` is in use.
     """
     token = secrets.token_urlsafe(32)
     with bound(host, port) as listening:
