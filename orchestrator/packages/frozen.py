@@ -135,7 +135,8 @@ class FileStorage(Storage):
         with self._reading():
             if needed > psutil.virtual_memory().available:
                 raise InputError(
-                    f"the rows of this recipe and seed take {needed / 2**30:.1f} GiB of memory, more than is available"
+                    f"the rows of this recipe and seed take {needed / 2**30:.1f} GiB of memory, "
+                    "more than is available"
                 )
             table = self._rows.read_row_group(group, columns=self._wanted(group))
             return self._columns(table.combine_chunks())

@@ -203,7 +203,7 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
         ("per_row(self, logits, targets)", "per_row(self, logits, targets)", ""),
         ("/ self.q\n", "* torch.arange(len(targets))\n", "order of rows"),
         ("expm1(self.q", "expm1(1e300 * self.q", "finite"),
-        ("number(default=0.7, low=0.0, high=1.0, open_low=True)", UNCHECKED, "names parameter and value"),
+        ("number(default=0.7, low=0.0, high=1.0, open_low=True)", UNCHECKED, "names parameter and"),
         (
             "log_prob = -F",
             "targets = logits.argmax(1)\n        log_prob = -F",
