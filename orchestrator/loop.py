@@ -75,7 +75,7 @@ class Loop:
         return self._retries.pop() if self._retries and isinstance(job, Pause) else job
 
     def take(self, job: Job, report: Report) -> None:
-        """Record a report; ignore repeated reports and reports of abandoned attempts."""
+        """Record a report; ignore it if its attempt has ended already or was abandoned."""
         if self._running.get(job.key) != job.attempt:
             return
         for text in report.notices:

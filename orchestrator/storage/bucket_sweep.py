@@ -164,7 +164,10 @@ class BucketJournal(Journal):
         super().append(event, durable)
 
     def delivered(self) -> bool:
-        """Return True once the bucket has all lines, False if that fails for ``LAST_SECONDS``."""
+        """Return True once the bucket has all lines.
+
+        Return False after ``LAST_SECONDS`` without an answer, or if another run took over.
+        """
         end = time.monotonic() + LAST_SECONDS
         while self._sealed < self._end and not self._refusal:
             try:

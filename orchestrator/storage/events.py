@@ -138,7 +138,8 @@ class TrialFinished(Event):
 
     Attributes:
         reused: Whether the trial's artifact was already in the store.
-        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if ``reused``.
+        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if unknown or
+            ``reused``.
         status: ``finished``, ``failed`` or ``pruned``.
         fault: ``machine`` if the machine caused the failure, so that a resumed sweep tries the
             trial again; else empty.

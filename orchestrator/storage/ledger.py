@@ -161,8 +161,9 @@ class Study(StudyOpened):
 class Ledger:
     """The state of one sweep after the events so far.
 
-    Later events replace earlier ones, except that the first report of an epoch counts. Events of
-    trials that were never started are ignored. The metrics ``curves`` are kept for each epoch.
+    Later events replace earlier ones, but of a repeated opening, start or epoch the first counts.
+    Events of trials that were never started are ignored. The values of the metrics in ``curves``
+    are kept for each epoch.
 
     Attributes:
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.

@@ -29,7 +29,7 @@ class StudyResult:
         trials: Maximum number of trials of its search.
         run_ids: Ids of the tracked runs of the chosen configuration, one per seed, if known.
         sweep_id: Unique id of the sweep; names of sweeps may be used again.
-        dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
+        dataset: Short name, such as ``cifar10``, or the stem of a file or folder.
         fingerprint: Hash (hex) of the content and the split of the data.
         predictions: Keys of the ``evaluate`` artifacts, one per seed, aligned with ``test``.
         searched_predictions: Key of the ``evaluate`` artifact of the chosen trial.
@@ -51,7 +51,7 @@ class StudyResult:
         q: MaC-Cal's final q, one per seed, aligned with ``test``; empty for other recipes.
 
     Raises:
-        ValueError: If ``status`` is not one of the four, or a count is negative.
+        ValueError: If ``status`` is not one of the four, or a number of ended trials is negative.
     """
 
     sweep: str
