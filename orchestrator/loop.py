@@ -36,7 +36,7 @@ class Loop:
     """Passes jobs to an executor; writes their reports to the journal, and notices to the user.
 
     Attributes:
-        most_failures: Maximum number of failed attempts per job.
+        most_failures: How often a job is restarted after a failure of its machine.
         answer: Returns the report on a job whose result is stored already, else None.
         changed: Called after every recorded report.
     """

@@ -57,7 +57,7 @@ class CalibrationCell:
         accuracy: Accuracy of the scored rows, in [0, 1].
         nll: Mean negative log-likelihood of the scored rows, in nats.
         gain: ECE with the objective ``ce`` minus this ECE: positive is better; None for ``ce``
-            itself and for calibrators without an objective.
+            itself, if either is missing, and for calibrators without an objective.
         note: The reason why figures are missing (nan), or a doubt about the fit.
     """
 
@@ -134,10 +134,11 @@ def plan_task(
 ) -> Task:
     """Return the rows to fit on and the rows to score, which never overlap.
 
-    A note counts the rows to score that are copies of rows to fit on.
+    A warning counts the rows to score that are copies of rows to fit on.
 
     Args:
-        file: The logits. A pickled pair is fitted on its first part and scored on its second part.
+        file: The logits. By default, a pickled pair is fitted on its first part and scored on its
+            second part, and other files are cross-fitted (``Task.fit`` is None).
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
         fit_file: Another file to fit on; all rows of ``file`` are scored. If its number of classes
             differs, only calibrators that transfer get figures.

@@ -100,7 +100,7 @@ class Snapshot:
     Attributes:
         studies, trials: Number of ended ones, out of ``all_studies`` and ``all_trials``.
         best: The best trial so far: its recipe (and task, if there are several) and objective.
-        seconds_left: An estimate; None before the first trial has ended.
+        seconds_left: Estimated remaining seconds; None if there is no estimate yet.
     """
 
     studies: int

@@ -52,7 +52,7 @@ class SweepOutcome:
 
     Attributes:
         status: ``finished``, ``failed`` (a row of the table has no result) or ``interrupted``.
-        results: One result per row, in table order.
+        results: One result per recipe and task, in the order of the plan.
         tracked: Whether everything has reached the tracking server.
         fault: Why something has not reached it, if known.
         seconds: Wall time of this run.
@@ -212,7 +212,7 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 
 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
-    """Wait until everything is delivered; return False if the server is unavailable.
+    """Wait until everything is delivered; return False if something is not.
 
     The server counts as unavailable after ``STALLED_SECONDS`` without progress. It counts as
     unavailable at once if a user must repair it, or if it does not listen and has accepted nothing

@@ -55,7 +55,7 @@ class ChoiceRule:
     Attributes:
         objective: The validation metric to minimise, such as ``val_ece``.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below that of plain
-            cross-entropy before the shortfall is added to the objective; None for no guard.
+            cross-entropy. A further fall is added to the objective; None for no guard.
         epoch: The epoch whose metrics count, as in the protocol.
         tie: The winner between equal objectives.
         accuracy_errors: Additional tolerance, in paired standard errors of the lost accuracy.

@@ -18,7 +18,7 @@ MODELLED = 20
 """A Gaussian process suggests trials up to this number; TPE suggests the rest."""
 
 LEAST, ERRORS = 8, 0.5
-"""A search may stop after ``LEAST`` trials, if it expects less than ``ERRORS`` standard errors."""
+"""A search may stop after ``LEAST`` trials, if it expects to gain < ``ERRORS`` standard errors."""
 
 CANDIDATES, LOCAL = 384, 128
 """Number of candidates for a suggestion: random ones, and ones near the best trials."""
@@ -95,7 +95,7 @@ def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:
 
 
 def predicted(tried: Floats, values: Floats, candidates: Floats) -> tuple[Floats, Floats]:
-    """Return the process's mean and standard deviation at the candidates.
+    """Return the Gaussian process's mean and standard deviation at the candidates.
 
     This is faster than scikit-learn, which takes 15 ms.
     """

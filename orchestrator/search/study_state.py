@@ -168,7 +168,7 @@ class StudyState:
 
     @property
     def chosen(self) -> Ended | None:
-        """Return the chosen trial on the first seed; None before the choice or if all failed."""
+        """Return the chosen trial on the first seed; None if there is none (yet)."""
         return self.seeds.get(0)
 
     @property
@@ -264,7 +264,7 @@ class Past:
         return self._suggested.get((study.plan.id, number), ())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
-        """Return True if the journal has this event; an opened study need not have equal fields."""
+        """Return True if the journal has this event; a ``StudyOpened`` may have other fields."""
         if isinstance(event, TrialScored):
             trial = self._trials.get(event.key)
             known = None if trial is None else (trial.objective, trial.accuracy_error)
@@ -427,7 +427,7 @@ class Scores:
         return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
-        """Return the outcome of plain cross-entropy that guards a study on a seed, or None."""
+        """Return the outcome of a study's ``plan.reference`` on a seed, or None."""
         reference = self._studies.get(study.plan.reference or "")
         return reference.seeds.get(position) if reference else None
 
