@@ -71,14 +71,17 @@ class CalibrationCell:
 
 @dataclass(frozen=True)
 class CalibrationTable:
-    """All cells, one list per row, as in Table 1 of the class-wise loss scaling paper."""
+    """Cells by row and column, as in Table 1 of the class-wise loss scaling paper.
+
+    Columns are tasks; rows are pairs of calibrator and objective (empty for none).
+    """
 
     columns: list[str]
     rows: list[tuple[str, str]]
     cells: list[list[CalibrationCell]]
 
     def cell(self, column: str, calibrator: str, objective: str = "") -> CalibrationCell:
-        """Return one cell."""
+        """Return the cell of a task (``column``), calibrator and objective."""
         return self.cells[self.rows.index((calibrator, objective))][self.columns.index(column)]
 
     def lines(self) -> list[str]:
@@ -114,7 +117,7 @@ class CalibrationTable:
 
 
 def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
-    """Refuse unknown or repeated names before anything is read."""
+    """Refuse unknown or repeated names and empty lists, before anything is read."""
     for what, names, catalogue in (
         ("calibrator", calibrators, CALIBRATORS),
         ("objective", objectives, OBJECTIVES),
@@ -323,7 +326,7 @@ def _calibrated(
 
 
 def average_cell(cells: Iterable[CalibrationCell]) -> CalibrationCell:
-    """Return the mean of cells; nan if one of them has no figures."""
+    """Return the mean of cells and their total seconds; nan if one of them has no figures."""
     given = list(cells)
     gains = [cell.gain for cell in given if cell.gain is not None]
     ece, accuracy, nll = (

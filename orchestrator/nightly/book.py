@@ -166,7 +166,7 @@ class Book:
         """Called when a file in the folder has been written."""
 
     def settle(self) -> None:
-        """Wait until all writes have reached the shared storage; see ``BucketBook``."""
+        """Wait for uploads, which only a ``BucketBook`` has."""
 
     def night(self, name: str) -> Night:
         """Return the night of this name, which need not have started."""
@@ -287,7 +287,7 @@ class BucketBook(Book):
     def held(self) -> Iterator[str]:
         """Lock all nights within the block.
 
-        At its start, upload files that wait and download files that differ; at its end, upload.
+        First upload waiting files and download files that differ. After the block, upload the rest.
         """
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is in progress: {holder}"))

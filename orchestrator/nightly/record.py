@@ -129,7 +129,7 @@ class NightRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NightRecord:
-        """Read the values of ``to_json``; others raise a ``ValueError`` or another exception."""
+        """Read the values of ``to_json``; any other content raises an exception."""
         cells = {
             CellKey(row["recipe"], row["task"], row["metric"]): {
                 int(seed): float(value) for seed, value in row["values"].items()
@@ -216,7 +216,7 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """The exit code of the command."""
+        """The exit code of ``calsweep nightly run``."""
         return ALARM if self.raised else FINE
 
     def to_json(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class RecordedStudy:
         trials: Trials by number; the published default is the first if it finished.
         labels: Labels of the validation rows, (N,).
         test_labels: Labels of the test rows, (M,).
-        plain: The trial of plain cross-entropy that guarded the study, or None.
+        plain: The trial with which the study's accuracy guard compared, or None.
     """
 
     plan: StudyPlan

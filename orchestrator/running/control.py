@@ -98,7 +98,8 @@ class Snapshot:
     """The progress of a sweep.
 
     Attributes:
-        studies, trials: Number of ended ones, out of ``all_studies`` and ``all_trials``.
+        studies, trials: Numbers of ended studies and trials, out of ``all_studies`` and
+            ``all_trials``.
         best: The best trial so far: its recipe (and task, if there are several) and objective.
         seconds_left: Estimated remaining seconds; None if there is no estimate yet.
     """

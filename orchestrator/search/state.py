@@ -323,7 +323,7 @@ class SweepState:
 
 
 def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
-    """Return the reason of the first failure; if all can be retried, say so."""
+    """Return the reason of the first failure; say so if none finished and all can be retried."""
     if not failures:
         return ""
     if any_finished or not all(outcome.fault for outcome in failures):

@@ -90,7 +90,7 @@ class TrialMaker:
         base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
-        """Return a trial of a study; ``position`` is its seed's in ``all_seeds``.
+        """Return a trial of a study; ``position`` is the index of its seed in ``all_seeds``.
 
         ``base`` is the outcome of the previous stage, None for a first stage.
         """
@@ -173,7 +173,7 @@ class StudyState:
 
     @property
     def default_artifact(self) -> ArtifactRef | None:
-        """Return the outcome of the published default, the first trial.
+        """Return the reference to the outcome of the published default, the first trial.
 
         None without a search, or if the trial has failed or not ended.
         """
@@ -277,7 +277,7 @@ class Past:
         return counted and study.closed == event
 
     def block(self, study: StudyPlan) -> int | None:
-        """Return the block size of a study of an earlier run; None for a new study."""
+        """Return a study's block size in an earlier run; None for a new study."""
         known = self._studies.get(study.id)
         return None if known is None else known.block
 

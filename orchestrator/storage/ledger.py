@@ -47,7 +47,7 @@ class Trial(TrialStarted):
             never has.
         artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: From its last
             ``TrialFinished``.
-        last_step, epochs: Last epoch and number of epochs; -1 and 0 if epochs were not read.
+        last_step, epochs: Last epoch and number of epochs; -1 and 0 if none was read.
         curves: Steps and values of the metrics that the ledger keeps for each epoch.
         objective: Score that the search minimises; None until it is scored.
         chain_seconds: Cost of computing its chain of stages, if known.
@@ -124,7 +124,7 @@ class Study(StudyOpened):
 
     @property
     def planned(self) -> int:
-        """Return the number of search trials: ended ones if ``search.stop`` ended the search."""
+        """Return the number of search trials, fewer than ``trials`` if ``search.stop`` ended it."""
         ended = self.finished + self.failed
         return stopped_after(self.status, self.rule, self.trials, ended) or self.trials
 

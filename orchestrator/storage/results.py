@@ -20,11 +20,11 @@ class StudyResult:
 
     Attributes:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
-        status: ``finished``, ``failed`` (no trial finished), ``running`` or ``interrupted``.
+        status: ``finished``, ``failed`` (no trial was chosen), ``running`` or ``interrupted``.
         configuration: Parameters of the chosen trial, by part of the recipe.
         validation: Metrics of the chosen trial on validation data, fractions.
         test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
-            of ``calibration_report``, fractions.
+            of ``calibration_report`` or ``SUITE/METRIC``, fractions.
         reason: Why the study, or its first failed trial, failed; else empty.
         trials: Maximum number of trials of its search.
         run_ids: Ids of the tracked runs of the chosen configuration, one per seed, if known.

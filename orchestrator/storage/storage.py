@@ -191,7 +191,7 @@ class SweepFolder:
         return False
 
     def require_own(self, take: bool = False) -> None:
-        """Raise ``InputError`` if another user owns the folder, unless ``take``; buckets pass."""
+        """Raise ``InputError`` if another user owns the folder; not with ``take`` or a bucket."""
         if take or self.bucket is not None:
             return
         try:

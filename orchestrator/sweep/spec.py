@@ -308,7 +308,8 @@ class SearchModel(_Strict):
         seed: Seed of all searches; null for the first of the sweep's ``seeds``. With a seed that is
             not in ``seeds``, tables show only runs that were not used for choosing.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below that of plain
-            cross-entropy. A further fall is added to the objective; null for no guard.
+            cross-entropy or of the given logits. A further fall is added to the objective; null
+            for no guard.
         accuracy_errors: Additional tolerance, in standard errors of the difference in accuracy
             (paired by validation row).
         keep_default: The published default is chosen unless the best trial's objective is lower by
@@ -529,7 +530,7 @@ class SweepSpec(_Strict):
 
     @cached_property
     def expanded(self) -> tuple[Recipe, ...]:
-        """Return the recipes without wildcards, in table order."""
+        """Return the recipes without wildcards, in the order of the sweep file."""
         variants = {name: v.of for name, v in self.variants.items()}
         return tuple(expand_recipes(self.recipes, variants, self.given))
 
