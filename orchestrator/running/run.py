@@ -214,11 +214,10 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
     """Wait until everything is delivered; return False if something is not.
 
-    The server counts as unavailable after ``STALLED_SECONDS`` without progress. It counts as
-    unavailable at once if a user must repair it, or if it does not listen and has accepted nothing
-    since the sweep began; ``before`` is the number of the journal's bytes that it had accepted
-    then. After an interruption this does not wait, because the shipper continues in its own
-    process.
+    This gives up after ``STALLED_SECONDS`` without progress, or at once if a user must repair the
+    server, or if the server does not listen and has accepted nothing since the sweep began, when it
+    had ``before`` bytes of the journal. After an interruption this does not wait, because the
+    shipper continues in its own process.
     """
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):

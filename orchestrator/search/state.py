@@ -40,8 +40,8 @@ class SweepState:
 
     The results of ``past``, an interrupted run of the same sweep, are reused unless the machine
     caused the failure or their artifacts are no longer ``available``. Rules that compare
-    configurations row by row read ``predictions``. When a study closes, ``beaten`` receives its
-    outcomes that no study needs any more; its choice and the published default are still needed.
+    configurations row by row read ``predictions``. ``beaten`` receives the outcomes of a closed
+    study that no study needs any more; the choice and the published default are still needed.
     ``studies`` maps names to studies; each comes after the studies that it builds on.
     """
 

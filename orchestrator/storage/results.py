@@ -24,7 +24,7 @@ class StudyResult:
         configuration: Parameters of the chosen trial, by part of the recipe.
         validation: Metrics of the chosen trial on validation data, fractions.
         test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
-            of ``calibration_report`` or ``SUITE/METRIC``, fractions.
+            of ``evaluation_report`` or ``SUITE/METRIC``, fractions.
         reason: Why the study, or its first failed trial, failed; else empty.
         trials: Maximum number of trials of its search.
         run_ids: Ids of the tracked runs of the chosen configuration, one per seed, if known.

@@ -182,8 +182,8 @@ class TaskSpec(_Strict):
             or ``text:PATH``.
         model: A name from ``calsweep list models``.
         protocol: Name of a protocol, or a mapping of its fields (with ``base:`` for a named one).
-        name: The task's name in tables; by default ``dataset/model/protocol``, or the name of the
-            given logits.
+        name: The task's name in tables; by default ``dataset/model/protocol``; for logits, the
+            name of their file.
         split: The split of the rows; its default validation share is the protocol's or data's.
         inputs: Options of this kind of data, such as ``length``.
         suites: Additional test sets for chosen configurations; names from

@@ -226,7 +226,7 @@ def _pushed(ring: Floats, where: Flags, values: Floats) -> Floats:
 
 
 def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:
-    """Return the error level of one night's tests of each family; ``cells`` has its cell count.
+    """Return the error level of one night's tests by family; ``cells`` has each family's size.
 
     Suppose that each of m cells exceeds its limit on one night with probability p. Any of them does
     so on two nights in a row with probability of about m p^2. This is set to the family's share of
