@@ -163,7 +163,7 @@ class Nightly:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash (hex) of the computation, without paths and resources."""
+        """Return a hash (hex) of tasks, recipes, variants, search and code of plugins."""
         content = self.sweep.model_dump(mode="json")
         facts = {key: content[key] for key in ("tasks", "recipes", "variants", "search")}
         if plugins := self.sweep.used_plugins:

@@ -590,7 +590,7 @@ class SweepSpec(_Strict):
 
 
 def without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain fields of a sweep without paths and addresses, which may have logins."""
+    """Return the plain fields of a sweep without storage, data root and tracker address."""
     places = ("tracking", "storage", "data_root", "mirror")
     return {name: value for name, value in spec.items() if name not in places}
 
