@@ -36,7 +36,7 @@ class Loop:
     """Passes jobs to an executor; writes their reports to the journal, and notices to the user.
 
     Attributes:
-        most_failures: Maximum number of failed attempts per job.
+        most_failures: How often a job is restarted after a failure of its machine.
         answer: Returns the report on a job whose result is stored already, else None.
         changed: Called after every recorded report.
     """
@@ -75,7 +75,7 @@ class Loop:
         return self._retries.pop() if self._retries and isinstance(job, Pause) else job
 
     def take(self, job: Job, report: Report) -> None:
-        """Record a report; ignore repeated reports and reports of abandoned attempts."""
+        """Record a report; ignore it if its attempt has ended already or was abandoned."""
         if self._running.get(job.key) != job.attempt:
             return
         for text in report.notices:

@@ -57,7 +57,7 @@ class CalibrationCell:
         accuracy: Accuracy of the scored rows, in [0, 1].
         nll: Mean negative log-likelihood of the scored rows, in nats.
         gain: ECE with the objective ``ce`` minus this ECE: positive is better; None for ``ce``
-            itself and for calibrators without an objective.
+            itself, if either is missing, and for calibrators without an objective.
         note: The reason why figures are missing (nan), or a doubt about the fit.
     """
 
@@ -71,14 +71,17 @@ class CalibrationCell:
 
 @dataclass(frozen=True)
 class CalibrationTable:
-    """All cells, one list per row, as in Table 1 of the class-wise loss scaling paper."""
+    """Cells by row and column, as in Table 1 of the class-wise loss scaling paper.
+
+    Columns are tasks; rows are pairs of calibrator and objective (empty for none).
+    """
 
     columns: list[str]
     rows: list[tuple[str, str]]
     cells: list[list[CalibrationCell]]
 
     def cell(self, column: str, calibrator: str, objective: str = "") -> CalibrationCell:
-        """Return one cell."""
+        """Return the cell of a task (``column``), calibrator and objective."""
         return self.cells[self.rows.index((calibrator, objective))][self.columns.index(column)]
 
     def lines(self) -> list[str]:
@@ -114,7 +117,7 @@ class CalibrationTable:
 
 
 def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
-    """Refuse unknown or repeated names before anything is read."""
+    """Refuse unknown or repeated names and empty lists, before anything is read."""
     for what, names, catalogue in (
         ("calibrator", calibrators, CALIBRATORS),
         ("objective", objectives, OBJECTIVES),
@@ -134,10 +137,11 @@ def plan_task(
 ) -> Task:
     """Return the rows to fit on and the rows to score, which never overlap.
 
-    A note counts the rows to score that are copies of rows to fit on.
+    A warning counts the rows to score that are copies of rows to fit on.
 
     Args:
-        file: The logits. A pickled pair is fitted on its first part and scored on its second part.
+        file: The logits. By default, a pickled pair is fitted on its first part and scored on its
+            second part, and other files are cross-fitted (``Task.fit`` is None).
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
         fit_file: Another file to fit on; all rows of ``file`` are scored. If its number of classes
             differs, only calibrators that transfer get figures.
@@ -322,7 +326,7 @@ def _calibrated(
 
 
 def average_cell(cells: Iterable[CalibrationCell]) -> CalibrationCell:
-    """Return the mean of cells; nan if one of them has no figures."""
+    """Return the mean of cells and their total seconds; nan if one of them has no figures."""
     given = list(cells)
     gains = [cell.gain for cell in given if cell.gain is not None]
     ece, accuracy, nll = (

@@ -166,7 +166,7 @@ class Book:
         """Called when a file in the folder has been written."""
 
     def settle(self) -> None:
-        """Wait until all writes have reached the shared storage; see ``BucketBook``."""
+        """Wait for uploads, which only a ``BucketBook`` has."""
 
     def night(self, name: str) -> Night:
         """Return the night of this name, which need not have started."""
@@ -285,7 +285,10 @@ class BucketBook(Book):
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Lock all nights within the block; first upload and download the files that differ."""
+        """Lock all nights within the block.
+
+        First upload waiting files and download files that differ. After the block, upload the rest.
+        """
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is in progress: {holder}"))
         with self._lease:
@@ -336,7 +339,7 @@ class BucketBook(Book):
         self._cache.settle(LAST_SECONDS)
 
     def accept(self, entry: Acceptance) -> None:
-        """Append an intended change to the bucket's ``accepted.jsonl``, then copy this file."""
+        """Append an intended change to the bucket's ``accepted.jsonl``; update the local copy."""
         path = self.folder / ACCEPTED
         bucket, name = self._cache.bucket, self._cache.name(path)
         with answering():

@@ -98,8 +98,8 @@ class NightlyModel(StrictModel):
         sweep: Content of a sweep file, or its path relative to the nightly file.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Largest number of earlier nights that a night is compared with.
-        keep: Number of nights whose weights, logits and journals are kept; older nights keep only
-            record, verdict and summaries.
+        keep: Number of nights whose weights, logits and journals are kept. Older nights keep only
+            record, verdict and summaries, as soon as the tracker has them.
     """
 
     sweep: dict[str, Any] | str
@@ -163,7 +163,7 @@ class Nightly:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash (hex) of the computation, without paths and resources."""
+        """Return a hash (hex) of tasks, recipes, variants, search and code of plugins."""
         content = self.sweep.model_dump(mode="json")
         facts = {key: content[key] for key in ("tasks", "recipes", "variants", "search")}
         if plugins := self.sweep.used_plugins:

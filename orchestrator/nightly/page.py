@@ -251,7 +251,7 @@ def heights(values: Series) -> list[float | None]:
 
 
 def to_csv(records: Sequence[NightRecord], cells: Sequence[CellKey]) -> str:
-    """Write every value: night, recipe, task, metric, seed, value (fractions, seconds, bytes)."""
+    """Return a CSV line for every value of ``cells`` (fractions, images/s, seconds or bytes)."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["night", "recipe", "task", "metric", "seed", "value"])

@@ -23,8 +23,8 @@ class CellKey(NamedTuple):
     Attributes:
         recipe, task: Such as ``mbls+ts`` and ``digits/convnet/digits``; both are ``*`` for a figure
             of the whole night.
-        metric: A key of ``MEASURES``, such as ``ece`` or ``wall_seconds``; empty for all metrics of
-            the recipe on the task.
+        metric: A key of ``MEASURES``, such as ``ece`` or ``wall_seconds``, or ``SUITE/METRIC``;
+            empty for all metrics of the recipe on the task.
     """
 
     recipe: str
@@ -129,7 +129,7 @@ class NightRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NightRecord:
-        """Read the values of ``to_json``; raise ``KeyError`` or ``ValueError`` for others."""
+        """Read the values of ``to_json``; any other content raises an exception."""
         cells = {
             CellKey(row["recipe"], row["task"], row["metric"]): {
                 int(seed): float(value) for seed, value in row["values"].items()
@@ -152,8 +152,8 @@ class Finding:
 
     Attributes:
         cell: Without a metric if the finding is about all metrics of a recipe on a task.
-        kind: ``hard`` (one night is enough) or ``soft`` (outside the control limits and beyond the
-            practical threshold).
+        kind: ``hard`` (one night is enough) or ``soft`` (a difference from earlier nights that is
+            larger than noise and the practical threshold).
         reason: Such as ``twin`` (the recipe has become equal to another one), ``nights`` (two
             nights in a row) or ``step`` (a step or a drift in the series).
         value: Tonight's figure, the mean or the best of the seeds, in the metric's unit.
@@ -162,7 +162,7 @@ class Finding:
         threshold: Difference that matters in practice, in the same unit.
         chance: Probability that noise alone causes a difference this large; None if noise cannot
             explain it.
-        nights: Number of earlier nights from which ``expected`` was computed.
+        nights: Number of earlier nights with which the cell was compared.
         since: First night on which the cell was wrong.
         causes: Changes of hardware, libraries, code or data shortly before ``since`` (for a step,
             also shortly after), such as ``torch: 2.11.0 -> 2.12.0``.
@@ -216,7 +216,7 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """The exit code of the command."""
+        """The exit code of ``calsweep nightly run``."""
         return ALARM if self.raised else FINE
 
     def to_json(self) -> dict[str, Any]:

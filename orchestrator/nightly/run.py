@@ -47,8 +47,8 @@ def run_night(
 
     Nights that were interrupted are resumed, earlier ones first: finished trials are kept,
     unfinished ones are computed again. If code, libraries, hardware or data have changed since the
-    start of a night, an earlier night is given up and tonight's night restarts, because results of
-    two versions cannot be judged as one night. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
+    start of a night, an earlier night is given up and the night ``name`` restarts, because results
+    of two versions cannot be judged as one night. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
     ``address`` is the Ray cluster to join; None starts Ray on this machine.
 
     Raises:
@@ -163,7 +163,7 @@ class _Run:
         return night.shrink()
 
     def _require_room(self, night: Night) -> None:
-        """Require ``SPARE`` times the disk space of the largest of the last three nights."""
+        """Require ``SPARE`` times the largest of the last three nights, at least ``LEAST_ROOM``."""
         sizes = [_size(past.folder) for past in self._book.nights()[-3:]]
         needed = max([LEAST_ROOM, *(SPARE * size for size in sizes)])
         free = shutil.disk_usage(night.folder).free

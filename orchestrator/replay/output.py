@@ -134,7 +134,7 @@ def notes(outcome: ReplayOutcome) -> list[str]:
 
 
 def _left_out(outcome: ReplayOutcome) -> list[str]:
-    """Return a line for each study that was not replayed, with the sweeps if not in all."""
+    """Return a line per study that was not replayed, with the sweeps unless none replayed it."""
     found: dict[str, list[str]] = {}
     for (sweep, study), reason in outcome.skipped.items():
         found.setdefault(f"{study}: not replayed: {reason}", []).append(sweep)

@@ -59,7 +59,7 @@ class RecordedStudy:
         trials: Trials by number; the published default is the first if it finished.
         labels: Labels of the validation rows, (N,).
         test_labels: Labels of the test rows, (M,).
-        plain: The trial of plain cross-entropy that guarded the study, or None.
+        plain: The trial with which the study's accuracy guard compared, or None.
     """
 
     plan: StudyPlan
@@ -153,9 +153,9 @@ def read_sweeps(
     done: Callable[[int, int], None] = lambda count, total: None,
     test: bool = True,
 ) -> list[RecordedSweep]:
-    """Return the ended sweeps of a storage, with every trial measured on test data.
+    """Return the ended sweeps of a storage; if ``test``, measure all finished trials on test data.
 
-    This also measures trials that were not chosen, which a sweep never does, so it must come after
+    This includes trials that were not chosen, which a sweep never measures, so it must come after
     all choices. The measurements stay in the storage as artifacts until ``gc``.
 
     Args:

@@ -56,8 +56,8 @@ class Summary:
     Attributes:
         budget: Number of trials; 0 for all trials of the strategy.
         loss: Mean test metric of the choices.
-        low, high: Ends of the interval of 95 % of the searches, each with its mean over studies.
-            Searches differ in validation rows and sampler seeds.
+        low, high: Ends of the interval that has 95 % of the means over studies, one mean for each
+            search number. Searches differ in validation rows and sampler seeds.
         default: Mean test metric of the published defaults.
         regret: Mean difference from the best recorded trial of the study.
         worse: Share of the searches whose choice tests worse than the published default.
@@ -84,7 +84,8 @@ class ReplayOutcome:
     """The outcome of a replay.
 
     Attributes:
-        repeated: Maps a sweep to its choices, as recorded and as repeated with the same settings.
+        repeated: Maps a sweep to its choices, as recorded and as repeated with the same settings;
+            without sweeps whose data is not stored any more.
         judged: Every simulated search, budget by budget.
         skipped: Maps (sweep, study) to the reason why the study cannot be replayed.
     """
@@ -131,8 +132,8 @@ def replay(
     Args:
         storage: The folder, or its ``Storage``.
         settings: The strategies to compare; by default ``settings.STRATEGIES``.
-        sweeps: Names of sweeps; all if empty.
-        processes: Number of processes; by default one per core.
+        sweeps: Names of sweeps; all that have ended if empty.
+        processes: Number of processes; by default one per core. Few searches use one.
         measuring: Receives the number of trials measured on test data, and their total.
         searching: Receives the number of ended searches, and their total.
 

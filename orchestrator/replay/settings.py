@@ -44,8 +44,8 @@ class ReplaySettings(BaseModel):
             trial; larger budgets are ignored.
         recipes: Recipes whose studies are replayed; all with a search if empty.
         strategies: Maps a name to the keys of ``search:`` that differ from the sweep's.
-        seed: Search number n (from 0) draws its validation rows, and its sampler's numbers, from
-            ``seed + n``.
+        seed: Search number n (from 0) draws its validation rows with ``seed + n``, and adds this
+            to the sweep's seed for its sampler.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

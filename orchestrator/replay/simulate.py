@@ -47,7 +47,7 @@ class Search:
 
 
 class Table:
-    """Returns metrics of recorded trials on validation rows, whose positions (N,) may repeat."""
+    """Returns metrics of recorded trials on the validation rows at ``rows`` (N,); None for all."""
 
     def __init__(self, study: RecordedStudy, rows: Tensor | None = None) -> None:
         self.study, self._rows = study, rows

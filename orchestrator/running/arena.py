@@ -43,8 +43,8 @@ def run_arena(
     """Fit every recipe of a sweep of logits on every split, and measure it on the test rows.
 
     Returns:
-        One result per recipe and task, in the order of the sweep file; ``seconds`` are CPU seconds
-        of the fit.
+        One result per recipe and task, in the order of the plan; ``seconds`` are CPU seconds of
+        the fit.
     """
     if not spec.given:
         raise InputError(f"sweep {spec.name!r}: an arena needs tasks with `logits`")

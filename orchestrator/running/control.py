@@ -98,9 +98,10 @@ class Snapshot:
     """The progress of a sweep.
 
     Attributes:
-        studies, trials: Number of ended ones, out of ``all_studies`` and ``all_trials``.
+        studies, trials: Numbers of ended studies and trials, out of ``all_studies`` and
+            ``all_trials``.
         best: The best trial so far: its recipe (and task, if there are several) and objective.
-        seconds_left: An estimate; None before the first trial has ended.
+        seconds_left: Estimated remaining seconds; None if there is no estimate yet.
     """
 
     studies: int

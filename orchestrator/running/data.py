@@ -30,7 +30,7 @@ from trainables.models import begins_trained, build_model, check_takes
 
 @dataclass(frozen=True)
 class DataPreview:
-    """Prepared data sets, by ``TaskSpec.data_name``, missing downloads, and copies by task."""
+    """Prepared data (by ``TaskSpec.data_name``), missing downloads, and copied rows by task."""
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()

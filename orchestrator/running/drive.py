@@ -112,7 +112,7 @@ class MeasuringSource(Source):
         self.sizes = [(1, min(1, spec.resources.train.gpu))]
 
     def next(self) -> Job | Pause:
-        """Return a job of a training without a running measurement."""
+        """Return the next measurement of a training that has none running, or a ``Pause``."""
         if not self._free:
             return Pause.WAIT if self._left else Pause.DONE
         training = self._free.popleft()

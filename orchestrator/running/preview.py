@@ -47,7 +47,7 @@ class StagePreview:
 
     @property
     def hours(self) -> float | None:
-        """Return the hours of all trials one after the other; None if unknown."""
+        """Return the hours of the trials to compute, one after the other; None if unknown."""
         if not self.computed:
             return 0.0
         return None if self.seconds is None else self.computed * self.seconds / 3600

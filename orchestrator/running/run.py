@@ -52,7 +52,7 @@ class SweepOutcome:
 
     Attributes:
         status: ``finished``, ``failed`` (a row of the table has no result) or ``interrupted``.
-        results: One result per row, in table order.
+        results: One result per recipe and task, in the order of the plan.
         tracked: Whether everything has reached the tracking server.
         fault: Why something has not reached it, if known.
         seconds: Wall time of this run.
@@ -212,13 +212,12 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 
 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
-    """Wait until everything is delivered; return False if the server is unavailable.
+    """Wait until everything is delivered; return False if something is not.
 
-    The server counts as unavailable after ``STALLED_SECONDS`` without progress. It counts as
-    unavailable at once if a user must repair it, or if it does not listen and has accepted nothing
-    since the sweep began; ``before`` is the number of the journal's bytes that it had accepted
-    then. After an interruption this does not wait, because the shipper continues in its own
-    process.
+    This gives up after ``STALLED_SECONDS`` without progress, or at once if a user must repair the
+    server, or if the server does not listen and has accepted nothing since the sweep began, when it
+    had ``before`` bytes of the journal. After an interruption this does not wait, because the
+    shipper continues in its own process.
     """
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):

@@ -55,7 +55,8 @@ class ChoiceRule:
     Attributes:
         objective: The validation metric to minimise, such as ``val_ece``.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below that of plain
-            cross-entropy before the shortfall is added to the objective; None for no guard.
+            cross-entropy or of the given logits. A further fall is added to the objective; None
+            for no guard.
         epoch: The epoch whose metrics count, as in the protocol.
         tie: The winner between equal objectives.
         accuracy_errors: Additional tolerance, in paired standard errors of the lost accuracy.
@@ -110,7 +111,7 @@ class ChoiceRule:
 
         Args:
             metrics: Validation metrics of the trial.
-            reference: Metrics of the chosen configuration of plain cross-entropy; None for no
+            reference: Metrics of the configuration with which the guard compares; None for no
                 guard.
             error: Paired standard error of the difference in accuracy from the reference.
         """

@@ -40,9 +40,9 @@ class SweepState:
 
     The results of ``past``, an interrupted run of the same sweep, are reused unless the machine
     caused the failure or their artifacts are no longer ``available``. Rules that compare
-    configurations row by row read ``predictions``. ``beaten`` receives the outcomes that a closed
-    study did not choose and that no other study needs. ``studies`` maps names to studies; each
-    comes after the studies that it builds on.
+    configurations row by row read ``predictions``. ``beaten`` receives the outcomes of a closed
+    study that no study needs any more; the choice and the published default are still needed.
+    ``studies`` maps names to studies; each comes after the studies that it builds on.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class SweepState:
             self._choose(study)
 
     def _score_seeds(self, study: StudyState) -> None:
-        """Score further seeds, each guarded by plain cross-entropy on the same seed."""
+        """Score further seeds, each guarded by the study's ``plan.reference`` on the same seed."""
         reference = self.studies.get(study.plan.reference or "")
         for position in sorted(study.unscored_seeds):
             if reference and reference.chosen and position not in reference.seeds:
@@ -323,7 +323,7 @@ class SweepState:
 
 
 def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
-    """Return the reason of the first failure; if all can be retried, say so."""
+    """Return the reason of the first failure; say so if none finished and all can be retried."""
     if not failures:
         return ""
     if any_finished or not all(outcome.fault for outcome in failures):

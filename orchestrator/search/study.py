@@ -190,7 +190,7 @@ class StudySearch:
 
 
 def _block(plan: StudyPlan, rules: SearchModel) -> int:
-    """Return the number of trials suggested at once; 1 if trials are computed separately."""
+    """Return the number of trials suggested at once; 1 if not ``blockwise`` or with a scheduler."""
     if not plan.blockwise or rules.scheduler != "none":
         return 1
     return max(rules.parallel_trials, WIDE_BLOCK if rules.sampler in ("random", "grid") else 1)

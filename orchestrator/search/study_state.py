@@ -90,7 +90,7 @@ class TrialMaker:
         base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
-        """Return a trial of a study; ``position`` is its seed's in ``all_seeds``.
+        """Return a trial of a study; ``position`` is the index of its seed in ``all_seeds``.
 
         ``base`` is the outcome of the previous stage, None for a first stage.
         """
@@ -168,12 +168,12 @@ class StudyState:
 
     @property
     def chosen(self) -> Ended | None:
-        """Return the chosen trial on the first seed; None before the choice or if all failed."""
+        """Return the chosen trial on the first seed; None if there is none (yet)."""
         return self.seeds.get(0)
 
     @property
     def default_artifact(self) -> ArtifactRef | None:
-        """Return the outcome of the published default, the first trial.
+        """Return the reference to the outcome of the published default, the first trial.
 
         None without a search, or if the trial has failed or not ended.
         """
@@ -264,7 +264,7 @@ class Past:
         return self._suggested.get((study.plan.id, number), ())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
-        """Return True if the journal has this event; an opened study need not have equal fields."""
+        """Return True if the journal has this event; a ``StudyOpened`` may have other fields."""
         if isinstance(event, TrialScored):
             trial = self._trials.get(event.key)
             known = None if trial is None else (trial.objective, trial.accuracy_error)
@@ -277,7 +277,7 @@ class Past:
         return counted and study.closed == event
 
     def block(self, study: StudyPlan) -> int | None:
-        """Return the block size of a study of an earlier run; None for a new study."""
+        """Return a study's block size in an earlier run; None for a new study."""
         known = self._studies.get(study.id)
         return None if known is None else known.block
 
@@ -427,7 +427,7 @@ class Scores:
         return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
-        """Return the outcome of plain cross-entropy that guards a study on a seed, or None."""
+        """Return the outcome of a study's ``plan.reference`` on a seed, or None."""
         reference = self._studies.get(study.plan.reference or "")
         return reference.seeds.get(position) if reference else None
 

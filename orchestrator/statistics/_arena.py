@@ -60,7 +60,8 @@ class Arena:
         tasks: Number of tasks; a network may have several, such as numbers of fitting rows.
         seeds: Number of splits of each task.
         absent: Maps a recipe to the reason why it is left out.
-        lacking: Number of further networks needed to separate any two recipes; 0 if enough.
+        lacking: Number of further networks without which no two recipes can differ significantly;
+            0 if there are enough.
     """
 
     baseline: str
@@ -102,7 +103,7 @@ def arena(
         seed: Determines the resamples.
 
     Raises:
-        InputError: If the baseline or a second recipe lacks a figure on some task and seed.
+        InputError: If the baseline, or every other recipe, lacks a figure on some task and seed.
     """
     found = list(results)
     places = {result.task: (result.dataset or result.task, result.model) for result in found}

@@ -136,7 +136,7 @@ def judge_claim(
 
 
 def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[StudyResult, ...]]:
-    """Yield for each pair with predictions the studies of both recipes and of their methods."""
+    """Yield for each pair with predictions its two studies and those of the methods alone."""
     tasks: dict[tuple[str, str], dict[str, StudyResult]] = {}
     for result in results:
         measured = result.status == "finished" and result.predictions

@@ -11,7 +11,7 @@ LINE, LEVEL = 20, 9  # Pixels between two names, and between two bars.
 
 
 def critical_difference_diagram(comparison: RankComparison, title: str = "") -> Chart:
-    """Return average ranks on a line; bars join recipes that do not differ pairwise.
+    """Draw average ranks on a line; bars join recipes that do not differ pairwise.
 
     The bars follow the Wilcoxon tests with Holm's correction. If no pair is testable, the diagram
     has a note instead of bars.

@@ -27,6 +27,8 @@ Place = tuple[str, str]
 class BlockScores:
     """Scores of the recipes that have one on every block.
 
+    A block is a data set with a model, or a task of given logits.
+
     Attributes:
         scores: Maps recipe and block to the score, averaged over seeds.
         incomplete: Maps each recipe that is not ranked to the blocks on which it has no score.

@@ -129,8 +129,8 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     """Return the measure with bins of equal mass; each resample has its own bin edges.
 
-    An edge of ``aece`` equals a confidence or is between it and the next larger one. So a bin ends
-    after all rows of this confidence: its rank determines the bin, the edge's exact value does not.
+    An edge of ``aece`` equals a confidence or is between it and the next larger one. So all rows up
+    to this confidence are below the edge, and the edge's exact value is not needed.
     """
     confidence, gaps = _top_label(log_probs, labels)
     ordered, order = confidence.sort()

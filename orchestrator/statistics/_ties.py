@@ -27,7 +27,8 @@ class Need:
     Attributes:
         first, second: The recipes.
         size: The difference between the recipes; fractions (nats for NLL).
-        seeds: Smallest and largest number of seeds; None if more seeds alone never suffice.
+        seeds: Smallest and largest number of seeds; None if more seeds alone never suffice, or the
+            recipes have one seed.
         rows: Smallest and largest number of test rows; None if more rows alone never suffice.
     """
 

@@ -126,7 +126,7 @@ class BucketSweep:
         return self._cache.deliver()
 
     def _is_public(self, path: Path) -> bool:
-        """Return True if a path, with links resolved, is a file that may be uploaded."""
+        """Return True if a path may be uploaded after resolving its links."""
         real, folder = path.resolve(), self._path.resolve()
         return real.is_relative_to(folder) and _is_shared(real.relative_to(folder))
 
@@ -164,7 +164,10 @@ class BucketJournal(Journal):
         super().append(event, durable)
 
     def delivered(self) -> bool:
-        """Return True once the bucket has all lines, False if that fails for ``LAST_SECONDS``."""
+        """Return True once the bucket has all lines.
+
+        Return False after ``LAST_SECONDS`` without an answer, or if another run took over.
+        """
         end = time.monotonic() + LAST_SECONDS
         while self._sealed < self._end and not self._refusal:
             try:

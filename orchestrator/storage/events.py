@@ -90,10 +90,10 @@ class TrialStarted(Event):
     """A trial was started.
 
     Attributes:
-        number: Counted from 0 within the study and role.
+        number: Counted from 0 within the study; further seeds follow the trials of the search.
         key: Unique id (hex).
         role: ``search``, or ``seed`` for the choice of the search with a further seed.
-        stage: ``train``, ``refine`` or ``calibrate``.
+        stage: ``train``, ``refine``, ``calibrate`` or ``given``.
         parameters: Parameters that this study searches, such as ``{"mbls.margin": 6.0}``.
         configuration: Parameters of the whole chain by part, such as
             ``{"mbls": {"margin": 6.0, "weight": 0.1}, "macal": {...}}``.
@@ -138,7 +138,8 @@ class TrialFinished(Event):
 
     Attributes:
         reused: Whether the trial's artifact was already in the store.
-        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if ``reused``.
+        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if unknown or
+            ``reused``.
         status: ``finished``, ``failed`` or ``pruned``.
         fault: ``machine`` if the machine caused the failure, so that a resumed sweep tries the
             trial again; else empty.
@@ -165,8 +166,8 @@ class TrialScored(Event):
     """A trial was scored: its validation objective with the accuracy guard, lower is better.
 
     Attributes:
-        error: Paired standard error of the difference in accuracy from plain cross-entropy, if the
-            guard uses it.
+        error: Paired standard error of the difference in accuracy from the guard's reference, if
+            the guard uses it.
     """
 
     event: ClassVar[str] = "trial_scored"
@@ -203,8 +204,8 @@ class Evaluated(Event):
     Attributes:
         metrics: Metrics on test data, ``test_*``.
         predictions: Key of the ``evaluate`` artifact.
-        default_predictions: Key of the ``evaluate`` artifact of the published default, which is
-            measured as well; None if nothing was searched.
+        default_predictions: Key of the ``evaluate`` artifact of the published default; None if it
+            was not measured.
         seconds: Cost of computing the chain of stages, if known.
         computed: Code and hardware of each stage of the chain; see ``computed_on``.
         artifacts: Absolute paths by file name.

@@ -5,7 +5,7 @@ disk if a resumed sweep would write the event again (a trial's start and place, 
 objective). Any other event, and all lines before it, are on disk when ``append`` returns. So a
 power cut may leave holes after the last synced event; the lines there count as not written.
 
-A resumed sweep appends to the same journal, so events may be repeated. The last one counts.
+A resumed sweep appends to the same journal, so events may be repeated; see ``Ledger``.
 """
 
 import os

@@ -47,7 +47,7 @@ class Trial(TrialStarted):
             never has.
         artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: From its last
             ``TrialFinished``.
-        last_step, epochs: Last epoch and number of epochs; -1 and 0 if epochs were not read.
+        last_step, epochs: Last epoch and number of epochs; -1 and 0 if none was read.
         curves: Steps and values of the metrics that the ledger keeps for each epoch.
         objective: Score that the search minimises; None until it is scored.
         chain_seconds: Cost of computing its chain of stages, if known.
@@ -124,7 +124,7 @@ class Study(StudyOpened):
 
     @property
     def planned(self) -> int:
-        """Return the number of search trials: ended ones if ``search.stop`` ended the search."""
+        """Return the number of search trials, fewer than ``trials`` if ``search.stop`` ended it."""
         ended = self.finished + self.failed
         return stopped_after(self.status, self.rule, self.trials, ended) or self.trials
 
@@ -161,8 +161,9 @@ class Study(StudyOpened):
 class Ledger:
     """The state of one sweep after the events so far.
 
-    Later events replace earlier ones, except that the first report of an epoch counts. Events of
-    trials that were never started are ignored. The metrics ``curves`` are kept for each epoch.
+    Later events replace earlier ones, but of a repeated opening, start or epoch the first counts.
+    Events of trials that were never started are ignored. The values of the metrics in ``curves``
+    are kept for each epoch.
 
     Attributes:
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.

@@ -24,9 +24,10 @@ LOOK_SECONDS = 5.0
 class Machines:
     """Counts failures by machine and decides which machines are excluded.
 
-    A node is excluded after three different configurations failed on it in a row, if there are
-    other nodes. If all of them failed on one GPU, only this GPU is excluded. If more than half of
-    the first eight trials fail with the same error, the sweep ends, as the others would fail too.
+    A node is excluded after it caused the failure of three different configurations in a row, if
+    there are other nodes. If all of them failed on one of several GPUs, only this GPU is excluded.
+    If more than half of the first eight trials fail with the same error, the sweep ends, as the
+    others would fail too.
 
     Attributes:
         refused: Nodes that are excluded for the whole run, with the reason.

@@ -32,7 +32,7 @@ def read_notes(folder: SweepFolder) -> dict[str, str]:
 
 
 def write_note(folder: SweepFolder, about: str, text: str) -> None:
-    """Write a note, or remove it if the text is empty."""
+    """Write the note with the key ``about`` (see ``SWEEP``); an empty ``text`` removes it."""
     if len(text) > MOST:
         raise TooLongError(f"expected at most {MOST} characters in a note, got {len(text)}")
     path = folder.path / NOTES

@@ -20,16 +20,16 @@ class StudyResult:
 
     Attributes:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
-        status: ``finished``, ``failed`` (no trial finished), ``running`` or ``interrupted``.
+        status: ``finished``, ``failed`` (no trial was chosen), ``running`` or ``interrupted``.
         configuration: Parameters of the chosen trial, by part of the recipe.
         validation: Metrics of the chosen trial on validation data, fractions.
         test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
-            of ``calibration_report``, fractions.
+            of ``evaluation_report`` or ``SUITE/METRIC``, fractions.
         reason: Why the study, or its first failed trial, failed; else empty.
         trials: Maximum number of trials of its search.
         run_ids: Ids of the tracked runs of the chosen configuration, one per seed, if known.
         sweep_id: Unique id of the sweep; names of sweeps may be used again.
-        dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
+        dataset: Short name, such as ``cifar10``, or the stem of a file or folder.
         fingerprint: Hash (hex) of the content and the split of the data.
         predictions: Keys of the ``evaluate`` artifacts, one per seed, aligned with ``test``.
         searched_predictions: Key of the ``evaluate`` artifact of the chosen trial.
@@ -51,7 +51,7 @@ class StudyResult:
         q: MaC-Cal's final q, one per seed, aligned with ``test``; empty for other recipes.
 
     Raises:
-        ValueError: If ``status`` is not one of the four, or a count is negative.
+        ValueError: If ``status`` is not one of the four, or a number of ended trials is negative.
     """
 
     sweep: str

@@ -53,8 +53,8 @@ class SweepStatus:
         began: Start of its last run, seconds since 1970; 0 before the first run.
         ended, trials: Number of ended trials, and of all trials.
         measured, measurements: Number of measurements on test data so far, and in total.
-        seconds_left: Estimate from this run's trials; None if there is none, such as for
-            measurements on test data.
+        seconds_left: Estimated remaining seconds of the search; None if there is no estimate, such
+            as during measurements on test data.
         job, reason: The number of its SLURM job, and why it waits or failed; empty if unknown.
     """
 

@@ -191,7 +191,7 @@ class SweepFolder:
         return False
 
     def require_own(self, take: bool = False) -> None:
-        """Raise ``InputError`` if the folder belongs to another user, unless ``take``."""
+        """Raise ``InputError`` if another user owns the folder; not with ``take`` or a bucket."""
         if take or self.bucket is not None:
             return
         try:
@@ -218,7 +218,7 @@ class SweepFolder:
             return f"another process ({why(error)})"
 
     def control(self) -> str:
-        """Return ``pause``, ``cancel`` or ""; raise ``OSError`` if it cannot be read."""
+        """Return ``pause``, ``cancel`` or ""; raise ``OSError`` or ``AwayError`` if unreadable."""
         if self.bucket is not None:
             return self.bucket.control()
         return self.text(self._control)

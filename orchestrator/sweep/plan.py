@@ -215,7 +215,7 @@ def _defaults(
 
 
 def starting_value(parameter: Parameter, value: Any) -> Any:
-    """Return a published value, or the nearest end of the range (the default for choices)."""
+    """Return a published value; outside the range, its nearest end (the default for choices)."""
     if parameter.type == "categorical":
         return value if value in parameter.choices else parameter.default
     return parameter.check(min(max(value, parameter.low), parameter.high))

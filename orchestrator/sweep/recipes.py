@@ -79,7 +79,7 @@ class Recipe:
 def parse_recipe(
     text: str, variants: Mapping[str, str] = NO_VARIANTS, given: bool = False
 ) -> Recipe:
-    """Read a recipe such as ``mbls+macal+ts``, or a calibrator if the logits are ``given``.
+    """Read a recipe such as ``mbls+macal+ts``; for ``given`` logits, a calibrator or ``given``.
 
     ``variants`` maps a sweep's variants to the names of their parts.
     """

@@ -160,7 +160,7 @@ NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
 
 
 class SplitModel(_Strict):
-    """The split of the training data; with ``vary``, each seed draws its own validation rows."""
+    """How the rows of a data set are split; with ``vary``, each seed draws its validation rows."""
 
     validation: float | int | None = None
     test: float | int = 0.25
@@ -178,12 +178,14 @@ class TaskSpec(_Strict):
     ``dataset: features:PATH``, by default with model ``linear`` and protocol ``features``.
 
     Attributes:
-        dataset: A name from ``calsweep list datasets``, ``npz:PATH`` or ``folder:PATH``.
+        dataset: A name from ``calsweep list datasets``, or a kind and a path, such as ``npz:PATH``
+            or ``text:PATH``.
         model: A name from ``calsweep list models``.
         protocol: Name of a protocol, or a mapping of its fields (with ``base:`` for a named one).
-        name: The task's name in tables; by default ``dataset/model/protocol``.
-        split: The split of the training data; by default the protocol's.
-        inputs: Options for storing this kind of data, such as ``length``.
+        name: The task's name in tables; by default ``dataset/model/protocol``; for logits, the
+            name of their file.
+        split: The split of the rows; its default validation share is the protocol's or data's.
+        inputs: Options of this kind of data, such as ``length``.
         suites: Additional test sets for chosen configurations; names from
             ``calsweep list suites``.
     """
@@ -287,14 +289,15 @@ class RangeModel(_Strict):
 
 
 class SearchModel(_Strict):
-    """The search of every study, with the same budget for all.
+    """The settings of the search, the same for every study.
 
     Attributes:
         trials: Number of trials per study; a study without searched parameters runs one.
         sampler: Optuna's sampler. ``prior`` starts with the published default and with
-            configurations that did well on other tasks, and continues with a Gaussian process.
-            ``grid`` tries all combinations of the ``choices`` in ``spaces``, leaves other
-            parameters at their defaults, and ignores ``trials``.
+            configurations that did well on other tasks, continues with a Gaussian process, and
+            uses TPE after 20 trials or with ``pareto``. ``grid`` tries all combinations of the
+            ``choices`` in ``spaces``, leaves other parameters at their defaults, and ignores
+            ``trials``.
         scheduler: ``asha`` stops weak trials of a study early. The result then depends on the order
             in which trials report, so two runs may differ.
         stop: ``auto`` ends a study before ``trials`` if the expected improvement is less than the
@@ -305,7 +308,8 @@ class SearchModel(_Strict):
         seed: Seed of all searches; null for the first of the sweep's ``seeds``. With a seed that is
             not in ``seeds``, tables show only runs that were not used for choosing.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below that of plain
-            cross-entropy. A further fall is added to the objective; null for no guard.
+            cross-entropy or of the given logits. A further fall is added to the objective; null
+            for no guard.
         accuracy_errors: Additional tolerance, in standard errors of the difference in accuracy
             (paired by validation row).
         keep_default: The published default is chosen unless the best trial's objective is lower by
@@ -485,7 +489,7 @@ class SweepSpec(_Strict):
     """
 
     name: Annotated[str, _checked(_check_name)]
-    # It precedes all fields that name parts, because they are validated with these plugins loaded.
+    # Keep this before the fields that name parts: they are validated with these plugins loaded.
     plugins: Annotated[
         tuple[PluginModel, ...], BeforeValidator(read_plugins), Field(validate_default=True)
     ] = ()
@@ -526,7 +530,7 @@ class SweepSpec(_Strict):
 
     @cached_property
     def expanded(self) -> tuple[Recipe, ...]:
-        """Return the recipes without wildcards, in table order."""
+        """Return the recipes without wildcards, in the order of the sweep file."""
         variants = {name: v.of for name, v in self.variants.items()}
         return tuple(expand_recipes(self.recipes, variants, self.given))
 
@@ -586,7 +590,7 @@ class SweepSpec(_Strict):
 
 
 def without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain fields of a sweep without paths and addresses, which may have logins."""
+    """Return the plain fields of a sweep without storage, data root and tracker address."""
     places = ("tracking", "storage", "data_root", "mirror")
     return {name: value for name, value in spec.items() if name not in places}
 

@@ -276,7 +276,7 @@ class ComparisonTable:
         return tuple(cells)
 
     def notice(self, row: Row, entry: TableColumn) -> Notice | None:
-        """Return why a cell has no figure, or None if all of its studies have finished."""
+        """Return why a cell has no figure; None if all of its studies have test figures."""
         sources = self.sources(row, entry.tasks)
         if not sources:
             return _outcome(None)

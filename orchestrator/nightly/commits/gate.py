@@ -18,7 +18,7 @@ from orchestrator.nightly.verdict.judge import judge
 
 @dataclass(frozen=True)
 class Gate:
-    """The outcome of a comparison; ``title`` is its first line."""
+    """The outcome of a comparison; ``title`` is the verdict in one line."""
 
     verdict: Verdict
     title: str

@@ -90,7 +90,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         return {"sweep": {**own, **changed}, "metrics": list(model.metrics)}
 
     def _plugin(self, plugin: PluginModel, code: Path) -> str | dict[str, str]:
-        """Return a plugin's entry; if it is inside the repository, the path in the checkout."""
+        """Return a plugin's entry; for a plugin in the repository, its path in ``code``."""
         place, top = Path(plugin.path).resolve(), self._repository.top.resolve()
         if not place.is_relative_to(top):
             return plugin.model_dump()
@@ -100,7 +100,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
 def _call(
     command: Sequence[str], folder: Path, environment: dict[str, str], accepted: Sequence[int]
 ) -> None:
-    """Run a command; raise ``InputError`` with its last line at exit codes not in ``accepted``."""
+    """Run a command; raise ``InputError`` if it cannot run or its exit code is not accepted."""
     shown = " ".join(command[:5])
     try:
         process = subprocess.Popen(

@@ -100,10 +100,11 @@ class Chart:
     drifts do not increase it. ``PRIOR_NIGHTS`` nights of assumed noise are added, so constant and
     very short series need no special rule.
 
-    - Out once: the next night is judged without it. If the next night is not out, this one becomes
-      a good night, clipped at ``CUT_ERRORS`` standard errors.
-    - Out twice and worse: an alarm until a night is not out. Bad nights never become good ones, but
-      their noise counts, so alarms end if a series varies more than was assumed.
+    - Out once: the next night is judged without it. If the next night is not out in the same
+      direction, this one becomes a good night, clipped at ``CUT_ERRORS`` standard errors.
+    - Out twice and worse: an alarm until a night is no longer out and worse. Bad nights never
+      become good ones, but their noise counts, so alarms end if a series varies more than was
+      assumed.
     - Out twice and better: an improvement. After ``RESTART_NIGHTS`` of them the series restarts;
       fewer might be luck, and a return to the usual figures would then raise an alarm.
 
@@ -211,7 +212,7 @@ class Chart:
         self._noise = _pushed(self._noise, where & (judged.nights > 0), apart)
 
     def _restart(self, where: Flags) -> None:
-        """Replace the good nights with the last nights, which were better."""
+        """Replace the good nights with the last ``RESTART_NIGHTS``, which were better."""
         if where.any():
             self._good = np.where(where, np.nan, self._good)
             for night in self._out:
@@ -225,7 +226,7 @@ def _pushed(ring: Floats, where: Flags, values: Floats) -> Floats:
 
 
 def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:
-    """Return the error level of one night's tests of each family, given its number of cells.
+    """Return the error level of one night's tests by family; ``cells`` has each family's size.
 
     Suppose that each of m cells exceeds its limit on one night with probability p. Any of them does
     so on two nights in a row with probability of about m p^2. This is set to the family's share of

@@ -126,7 +126,7 @@ def _quality(record: NightRecord) -> dict[Pair, Figures]:
 
 
 def _equal(one: Figures, other: Figures) -> bool:
-    """Return True if all figures are equal; accuracies alone may be equal by chance (False)."""
+    """Return True if all figures are equal and not only accuracies, which may agree by chance."""
     if one.keys() != other.keys() or all(m.rsplit("/", 1)[-1] == "acc" for m, _ in one):
         return False
     return all(math.isclose(one[key], other[key], rel_tol=ROUNDING) for key in one)

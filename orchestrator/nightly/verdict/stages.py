@@ -71,7 +71,10 @@ def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
 
 
 def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:
-    """Return log seconds per image (T, N) by stage: T nights, N pairs of cell and seed, or NaN."""
+    """Return log seconds per image by stage, (T, N): T nights, N pairs of cell and seed.
+
+    The pairs are those of the last night; values are NaN if missing.
+    """
     columns: dict[str, list[tuple[CellKey, int]]] = {}
     for cell, values in records[-1].cells.items():
         row = records[-1].rows.get(cell.pair)

@@ -32,7 +32,7 @@ DOUBTS = ("cell missing", "conflicts", "garbled", "implausible", "outlier", "sus
 
 
 class _Place(NamedTuple):
-    """A group of columns; ``dataset`` and ``model`` are published names, empty without a layout."""
+    """A group of columns; ``dataset`` and ``model`` are published names, empty for other tasks."""
 
     groups: tuple[str, ...]
     tasks: tuple[str, ...]
