@@ -108,7 +108,7 @@ class BucketSweep:
         draft.write_bytes(sealed)
         draft.replace(journal)
 
-    def share(self, again: bool = False) -> int:
+    def share(self) -> int:
         """Upload missing files, and always table and report; return how many files still wait."""
         try:
             uploaded = set(self.bucket.names(self.name))

@@ -184,7 +184,11 @@ def _best_config(tracked: TrackedTrial) -> BestConfig:
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return (task, recipe) of the studies that pass the filters; refuse unknown names."""
+    """Return (task, recipe) of the studies that pass the filters, at least one.
+
+    Raises:
+        InputError: If a name is unknown, or the tracker has no studies.
+    """
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
@@ -192,6 +196,7 @@ def known_studies(
     found = sorted({(run.tags[names.TASK], run.tags[names.RECIPE]) for run in runs})
     if not found:
         check_known(tracker, experiments, wanted)
+        raise InputError(f"no studies on {redacted(uri)} yet; run a sweep first")
     return found
 
 

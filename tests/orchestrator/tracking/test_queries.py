@@ -5,7 +5,14 @@ import pytest
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import results_of
-from orchestrator.tracking import best_trials, open_tracker, study_results, sync, tracked_trial
+from orchestrator.tracking import (
+    best_trials,
+    known_studies,
+    open_tracker,
+    study_results,
+    sync,
+    tracked_trial,
+)
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, SYNC
@@ -260,3 +267,10 @@ def test_a_trial_of_a_study_that_was_never_opened_is_a_run_of_its_own(writer, st
     assert found[key].parent is None
     with pytest.raises(InputError, match=r"is not a trial of a sweep$"):
         tracked_trial(store, found[key].id)
+
+
+def test_a_tracker_without_studies_is_refused(writer, database):
+    writer.start()
+    sync(writer.path, database)
+    with pytest.raises(InputError, match="^no studies on .* yet; run a sweep first$"):
+        known_studies(database, writer.sweep)
