@@ -29,9 +29,7 @@ def best(
         str | None, typer.Option(help="dataset/model/protocol, or the task's name; default: all.")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Such as mbls+macal; default: all.")] = None,
-    top: Annotated[
-        int, typer.Option(min=1, help="Number of trials per task and recipe, best first.")
-    ] = 1,
+    top: Annotated[int, typer.Option(min=1, help="Trials per task and recipe, best first.")] = 1,
     since: Annotated[
         str | None, typer.Option(help="Only studies started on DATE or later.")
     ] = None,
@@ -42,8 +40,7 @@ def best(
         list[str] | None, typer.Option(help="Only sweeps with KEY=VALUE in `tags`; repeatable.")
     ] = None,
     fingerprint: Annotated[
-        str | None,
-        typer.Option(help="Only data whose hash begins with this; any: rank all data together."),
+        str | None, typer.Option(help="Only this hash prefix of data; any: rank all data together.")
     ] = None,
     code: Annotated[
         str | None, typer.Option(help="Only this git commit; any: rank all commits together.")

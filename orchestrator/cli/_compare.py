@@ -64,8 +64,7 @@ def compare(
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only this task; default: all tasks.")] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(help="The recipe to compare with; default: ce (given logits: given)."),
+        str | None, typer.Option(help="Recipe to compare with; default: ce (given logits: given).")
     ] = None,
     metric: Annotated[str, typer.Option(help="Metric to compare, such as ece or acc.")] = "ece",
     draws: Annotated[int, typer.Option(min=1, help="Resamples of the test data.")] = 2000,
