@@ -272,5 +272,5 @@ def test_a_trial_of_a_study_that_was_never_opened_is_a_run_of_its_own(writer, st
 def test_a_tracker_without_studies_is_refused(writer, database):
     writer.start()
     sync(writer.path, database)
-    with pytest.raises(InputError, match="^no studies on .* yet; run a sweep first$"):
+    with pytest.raises(InputError, match=r"^no studies on .* yet; run a sweep first$"):
         known_studies(database, writer.sweep)
