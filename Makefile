@@ -11,7 +11,7 @@ setup: $(READY)
 # uv installs in a sixth of pip's time, from pip's index-url; where it fails, pip installs. For other
 # settings of pip's, such as no-index, UV_OFFLINE=1 keeps uv out.
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
-OURS = --editable '.[cluster,hdf5]' --group
+OURS = --editable '.[cluster,hdf5,clip]' --group
 # pip knows groups from 25.1 on, and Python 3.11 brings an older one.
 GROUP = $(PIP) --upgrade 'pip>=25.1' && $(PIP) --no-compile $(OURS)
 $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \
