@@ -61,6 +61,8 @@ class ImageTextModel:
             self._tokenize = open_clip.get_tokenizer(place)
         self._model, self._device, self._library = model.eval(), device, open_clip
         self.weights = file_hash(folder / WEIGHTS)
+        if getattr(model, "logit_bias", None) is not None:
+            _note(f"the logit bias of {name}, the same for all classes, is left out")
         self.logit_scale = float(model.logit_scale.detach().exp())
 
     @torch.inference_mode()
@@ -98,7 +100,7 @@ class ImageTextModel:
         if len(classes) != IMAGENET:
             raise InputError(
                 f"class names are WordNet identifiers, such as {classes[0]!r}; prompts need words: "
-                "rename the folders"
+                "use folder:PATH with folders that are named so"
             )
         _note("prompts use open_clip's names of the 1,000 classes of ImageNet")
         return self._library.IMAGENET_CLASSNAMES

@@ -45,7 +45,9 @@ def write_config(folder: Path, **changes: Any) -> None:
 def write_model(folder: Path, **changes: Any) -> Path:
     folder.mkdir()
     torch.manual_seed(3)
-    model = open_clip.CLIP(**{**MODEL, **changes})
+    fields = {**MODEL, **changes}
+    build = open_clip.CustomTextCLIP if fields.pop("custom_text", False) else open_clip.CLIP
+    model = build(**fields)
     write_config(folder, **changes)
     safetensors.torch.save_file(model.state_dict(), folder / WEIGHTS)
     return folder
@@ -117,6 +119,21 @@ def test_zero_shot_logits_equal_those_of_the_library(
         assert logits_per_image.std() > 0.1
         torch.testing.assert_close(rows.logits, logits_per_image, rtol=1e-5, atol=1e-5)
         assert rows.labels.tolist() == [CLASSES.index(path.parent.name) for path in paths]
+
+
+def test_a_logit_bias_is_left_out_with_a_note(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_model(tmp_path / "sigmoid", custom_text=True, init_logit_bias=-10.0)
+    assert extracted(model, f"folder:{images}", tmp_path / "out") == 0
+    told = f"note: the logit bias of clip:{model}, the same for all classes, is left out\n"
+    assert told in capsys.readouterr().err
+    network, prepare, tokenize = library(model)
+    batch = torch.stack([prepare(Image.open(each)) for each in sorted(images.glob("test/*/*"))])
+    with torch.no_grad():
+        logits_per_image, _ = network.get_logits(batch, tokenize(PROMPTS))
+    found = read_logits(tmp_path / "out").rows.logits
+    torch.testing.assert_close(found - 10, logits_per_image, rtol=1e-5, atol=1e-5)
 
 
 def test_prompts_are_averaged(model: Path, images: Path, tmp_path: Path) -> None:
@@ -266,8 +283,8 @@ def test_wrong_models_are_refused(
         (
             ("n01440764", "n01443537"),
             (),
-            "class names are WordNet identifiers, such as 'n01440764'; prompts need words: rename "
-            "the folders",
+            "class names are WordNet identifiers, such as 'n01440764'; prompts need words: use "
+            "folder:PATH with folders that are named so",
         ),
     ],
 )
