@@ -11,7 +11,7 @@ setup: $(READY)
 # uv needs a sixth of pip's time and gets the index-url of pip's configuration. If uv fails, pip installs.
 # uv ignores pip's other settings, such as no-index; with UV_OFFLINE=1 it fails, so that pip installs.
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
-OURS = --editable '.[cluster,hdf5]' --group
+OURS = --editable '.[cluster,hdf5,clip]' --group
 # pip 25.1 is the first version with --group; Python 3.11 comes with an older one.
 GROUP = $(PIP) --upgrade 'pip>=25.1' && $(PIP) --no-compile $(OURS)
 $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \

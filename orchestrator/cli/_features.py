@@ -10,9 +10,18 @@ from orchestrator.cli._options import DataRoot, Plugins, Quiet, use_plugins
 
 
 def extract(
-    model: Annotated[str, typer.Argument(help="A network, such as timm:NAME@pretrained.")],
+    model: Annotated[
+        str, typer.Argument(help="A network, such as timm:NAME@pretrained, or clip:FOLDER.")
+    ],
     dataset: Annotated[str, typer.Argument(help="A data set, such as folder:PATH.")],
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the features.")],
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prompt of clip: models with {} for the class; several are averaged; "
+            "default: 'a photo of a {}.'"
+        ),
+    ] = None,
     data_root: DataRoot = "data",
     quiet: Quiet = False,
     plugin: Plugins = None,
@@ -22,13 +31,16 @@ def extract(
     After an interruption, run the same command again to continue.
     """
     from trainables.common.devices import default_device
-    from trainables.models import PRETRAINED, begins_trained
+    from trainables.models import CLIP, PRETRAINED, begins_trained
     from trainables.stages.extract import extract_features
 
     use_plugins(plugin)
     if not begins_trained(model):
         complain(f"note: {model} has random weights; pretrained ones are timm:NAME{PRETRAINED}")
     notice = (lambda text: None) if quiet else complain
-    counts = extract_features(model, dataset, data_root, out, default_device(), notice)
+    device, prompts = default_device(), tuple(template or ())
+    counts = extract_features(model, dataset, data_root, out, device, notice, prompts)
     rows = ", ".join(f"{count:,} {part}" for part, count in counts.items())
-    echo(f"features of {rows} rows in {out}; in a sweep file: tasks: [{{features: {out}}}]")
+    logits = f", or [{{logits: {out}}}] for zero-shot logits" if model.startswith(CLIP) else ""
+    tasks = f"tasks: [{{features: {out}}}]{logits}"
+    echo(f"features of {rows} rows in {out}; in a sweep file: {tasks}")

@@ -1,9 +1,10 @@
 """Addresses of repositories on the Hugging Face Hub, and messages for the Hub's errors."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from trainables.common.errors import InputError
@@ -48,6 +49,23 @@ def hub_client() -> Any:
     from huggingface_hub import HfApi
 
     return HfApi(library_name="calsweep")
+
+
+def download(address: HubAddress, patterns: Sequence[str], where: str) -> Path:
+    """Return a folder with the files of a repository that match ``patterns``.
+
+    Raise ``InputError``, beginning with ``where``, if a pattern without ``*`` matches no file.
+    """
+    with hub_faults(address.repo):
+        folder = Path(
+            hub_client().snapshot_download(
+                address.repo, revision=address.revision, allow_patterns=[*patterns]
+            )
+        )
+    for name in patterns:
+        if "*" not in name and not (folder / name).is_file():
+            raise InputError(f"{where}: the repository has no {name}")
+    return folder
 
 
 @contextmanager

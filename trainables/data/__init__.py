@@ -38,7 +38,7 @@ from trainables.data._source import (
     source_names,
 )
 from trainables.data._texts import Texts, TextShape
-from trainables.data._whole_images import WholeImages
+from trainables.data._whole_images import WholeImages, pictures, read_pictures
 from trainables.data.features import Features, FeatureShape
 from trainables.data.logits import GivenLogits, LogitShape
 

@@ -212,6 +212,9 @@ class ListedReader(OutlinedReader):
     resize: tuple[int, ...] = ()
     lists: tuple[str, ...] = ()
 
+    def make_ready(self) -> None:
+        """Unpack the files if they are in an archive."""
+
     @abstractmethod
     def listing(self) -> Listed:
         """Return class names and images; raise ``InputError`` if the folder's layout is wrong."""

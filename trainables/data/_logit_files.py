@@ -20,7 +20,7 @@ from trainables.common.paths import local_path
 from trainables.data._choice_logs import LOGS, SUMMARY, read_answers
 from trainables.data._class_embeddings import EMBEDDINGS, ZeroShotArrays
 from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
-from trainables.data._feature_arrays import known_names
+from trainables.data._feature_arrays import feature_files, known_names
 from trainables.data._inputs import check_classes
 from trainables.data._labels import note, plain_labels, shown_names
 from trainables.data._logit_arrays import (
@@ -98,7 +98,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
 
     - ``.npz``: ``logits`` or ``probs`` with ``labels``, or netcal's ``predictions`` with
       ``ground_truth``; or two parts, ``logits_fit``, ``labels_fit``, ``logits_test`` and
-      ``labels_test``. With ``class_embeddings``, zero-shot logits; see ``ZeroShotArrays``.
+      ``labels_test``. With ``class_embeddings``, zero-shot logits; see ``ZeroShotArrays``. A folder
+      with ``class_embeddings.npy`` is read in the same way.
     - ``.npy``: one of several files in a folder. Their names contain the names of arrays above and
       are otherwise equal, such as ``a_logits.npy`` and ``a_labels.npy``.
     - ``.csv``, ``.tsv``, ``.parquet``: a column ``label`` and a column ``logit_CLASS`` or
@@ -125,6 +126,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
+    if is_zero_shot(place):
+        return _read_arrays(_as_logits(feature_files(place)), place.name, kind)
     if not local_path(place, "logits").is_file():
         raise InputError(
             f"{place}: {'is a folder; use a file' if place.is_dir() else 'no such file'}"
@@ -153,7 +156,7 @@ def logit_sets(path: str | Path) -> dict[str, str]:
     if not local_path(place, "logits").exists():
         raise InputError(f"{place}: no such file or folder")
     files = [place]
-    if place.is_dir():
+    if place.is_dir() and not is_zero_shot(place):
         files = sorted(
             file
             for file in place.iterdir()
@@ -175,6 +178,11 @@ def logit_sets(path: str | Path) -> dict[str, str]:
     if not found:
         raise InputError(f"{place}: no logits; expected files ending in {', '.join(ENDINGS)}")
     return found
+
+
+def is_zero_shot(place: Path) -> bool:
+    """Return True for a folder of features with class embeddings."""
+    return (place / "class_embeddings.npy").is_file()
 
 
 def _as_logits(arrays: NamedArrays) -> NamedArrays:

@@ -179,8 +179,7 @@ class OfficialReader(PublishedReader, ListedReader):
     def instruction(self) -> str:
         return f"get {self.archive} from {self.address} and put it into {self.root}"
 
-    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return both official parts as lists of files; unpack the archive first if necessary."""
+    def make_ready(self) -> None:
         if self._packed():
             status, archive = self.check(), self.root / self.archive
             if not status.present:
@@ -190,7 +189,12 @@ class OfficialReader(PublishedReader, ListedReader):
             except FAILURES as error:
                 reason = f"{archive} cannot be unpacked: {error}"
                 raise InputError(f"dataset {self.name!r}: {reason}") from error
-        self._require()
+        if not self.path.is_dir():
+            raise InputError(f"dataset {self.name!r} does not exist; {self.instruction()}")
+
+    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
+        """Return both official parts as lists of files; unpack the archive first if necessary."""
+        self.make_ready()
         classes, train, test = self.listing()
         files = self.image_files
         return self.info(classes), files(train), None if test is None else files(test)
@@ -217,10 +221,6 @@ class OfficialReader(PublishedReader, ListedReader):
 
     def _packed(self) -> bool:
         return not self.path.is_dir() and (self.root / self.archive).is_file()
-
-    def _require(self) -> None:
-        if not self.path.is_dir():
-            raise InputError(f"dataset {self.name!r} does not exist; {self.instruction()}")
 
 
 def _first_fault(files: list[Checked]) -> str:

@@ -251,7 +251,11 @@ def read_source(
         TestDataSealedError: If this process is sealed.
     """
     require_unsealed(f"read_source({name!r})")
-    info, train, test = find_reader(name, root, settings).read(download)
+    return handed_out(*find_reader(name, root, settings).read(download))
+
+
+def handed_out(info: DatasetInfo, train: Rows, test: Rows | None) -> Source:
+    """Return a source whose test data must be given up before a seal; see ``hand_out``."""
     with_test_rows = train if test is None else test
     hand_out(with_test_rows.arrays)
     return Source(info, train, test, fingerprint(train, test))

@@ -13,13 +13,26 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
+from trainables.common.errors import InputError
 from trainables.common.fields import check_choice
 from trainables.common.later import Generator, Tensor, torch
 from trainables.common.pulse import beat
-from trainables.data._files import ImageFiles, decoded_centre, glance, opened, read_content, upright
+from trainables.data._files import (
+    ImageFiles,
+    ListedReader,
+    Listing,
+    decoded_centre,
+    glance,
+    labels_of,
+    opened,
+    read_content,
+    upright,
+)
+from trainables.data._guard import require_unsealed
 from trainables.data._images import ImageBatcher, Images, draw_resized_crops
-from trainables.data._inputs import Batcher, Inputs, move
+from trainables.data._inputs import Batcher, DatasetInfo, Inputs, move
 from trainables.data._prepared import read_array
+from trainables.data._source import Source, find_reader, handed_out, read_source
 
 BLOCK = 512  # Files in memory at the same time while they are stored.
 
@@ -208,3 +221,43 @@ def _checked(path: Path) -> bytes:
     with opened(path) as image:
         image.load()
     return read_content(path)
+
+
+AS_STORED = WholeImages((1, 1), 3, (0.0,) * 3, (1.0,) * 3, "none", shorter=1)
+
+
+def read_pictures(name: str, root: Path | str) -> Source:
+    """Read images like ``read_source``; those in files are not resized. See ``pictures``."""
+    reader = find_reader(name, root)
+    if not isinstance(reader, ListedReader):
+        source = read_source(name, root)
+        inputs = source.info.inputs
+        if not isinstance(inputs, Images) or inputs.channels not in (1, 3):
+            form = f"{inputs.kind} of shape {inputs.row}"
+            raise InputError(f"dataset {name!r}: expected grey or RGB images, got {form}")
+        return source
+    require_unsealed(f"read_pictures({name!r})")
+    reader.make_ready()
+    classes, train, test = reader.listing()
+    info = DatasetInfo(name, classes, AS_STORED, "", str(reader.path))
+    rows = _as_stored(train, reader.own_validation())
+    return handed_out(info, rows, None if test is None else _as_stored(test))
+
+
+def _as_stored(listing: Listing, validation: np.ndarray | None = None) -> WholeFiles:
+    paths = [path for path, _ in listing]
+    return WholeFiles(paths, labels_of(listing), AS_STORED.size, validation=validation)
+
+
+def pictures(values: np.ndarray) -> list[Image.Image]:
+    """Return RGB images of pixels (N, H, W, C), uint8, or of the bytes of files (N,)."""
+    if values.dtype == object:
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(_picture, values))
+    pixels = values[..., 0] if values.shape[-1] == 1 else values
+    return [Image.fromarray(row).convert("RGB") for row in pixels]
+
+
+def _picture(content: bytes) -> Image.Image:
+    with opened(io.BytesIO(content)) as image:
+        return upright(image).convert("RGB")

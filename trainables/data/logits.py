@@ -12,9 +12,10 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import LogitScale
+from trainables.data._feature_arrays import feature_files
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import ArrayFiles, split_address
-from trainables.data._logit_files import KINDS, LogitRows, read_logits
+from trainables.data._logit_files import KINDS, LogitRows, is_zero_shot, read_logits
 from trainables.data._rows import ALL, RowArrays
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
@@ -103,6 +104,8 @@ class LogitsReader(PathReader, OutlinedReader):
         place, _ = split_address(self.path)
         if place.suffix == ".npy" and place.is_file():
             return ArrayFiles(place).files
+        if is_zero_shot(place):
+            return feature_files(place).files
         return [place]
 
     def test_paths(self) -> list[Path]:

@@ -17,6 +17,7 @@ SHOWN = 32
 PRETRAINED = "@pretrained"  # Suffix of networks that start from trained weights.
 UNTRAINED = "@untrained"  # Suffix of the same networks with random weights; not for users.
 HUB_MODELS = ("hf:", "hf-hub:")  # Equivalent prefixes of networks on the Hugging Face Hub.
+CLIP = "clip:"  # Prefix of image-text models, which only compute features.
 
 Builder = Callable[..., "Network"]
 MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue(
@@ -61,6 +62,9 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> "Network":
     """
     check_count("num_classes", num_classes)
     known = model_names()
+    if name.startswith(CLIP):
+        command = f"calsweep features extract {name} DATASET --out FOLDER"
+        raise InputError(f"model {name!r} only computes features; use `{command}`")
     prefix, colon, rest = name.partition(":")
     if prefix + colon not in MODELS:
         libraries = [f"{key}NAME" for key in MODELS.names() if key.endswith(":")]
@@ -83,7 +87,7 @@ def check_takes(name: str, shape: type[InputShape]) -> None:
 
 def begins_trained(name: str) -> bool:
     """Return True if a network starts from trained weights."""
-    return name.endswith(PRETRAINED) or name.startswith(HUB_MODELS)
+    return name.endswith(PRETRAINED) or name.startswith((*HUB_MODELS, CLIP))
 
 
 def without_weights(name: str) -> str:

@@ -2,14 +2,13 @@
 
 import importlib
 import json
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.common.errors import InputError
-from trainables.common.hub import hub_client, hub_faults
+from trainables.common.hub import download
 from trainables.data import ImageShape
 from trainables.models._base import Network
 from trainables.models._blocks import cannot_take, split_at_classifier
@@ -53,15 +52,7 @@ def hub_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     address = hub_address(f"hf:{name}")
     weights = not name.endswith(UNTRAINED)
     wanted = ["config.json", *(["model.safetensors"] if weights else [])]
-    with hub_faults(address.repo):
-        folder = Path(
-            hub_client().snapshot_download(
-                address.repo, revision=address.revision, allow_patterns=wanted
-            )
-        )
-    missing = next((file for file in wanted if not (folder / file).is_file()), None)
-    if missing:
-        raise InputError(f"model 'hf:{name}': the repository has no {missing}")
+    folder = download(address, wanted, f"model 'hf:{name}'")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     timm = importlib.import_module("timm")
     if not timm.is_model(str(config.get("architecture"))):

@@ -30,7 +30,7 @@ from orchestrator.storage.storage import Storage
 from orchestrator.view.server import Book, _aside, application
 
 _aside.PROGRAM = ""  # What a page computes with PyTorch is computed in another process.
-SLOW = {"torch", "ray", "mlflow", "optuna", "pandas", "sklearn"}
+SLOW = {"torch", "open_clip", "ray", "mlflow", "optuna", "pandas", "sklearn"}
 for command in sys.argv[1].split(", "):
     print(command, main(command.split()), *sorted(SLOW & set(sys.modules)))
 client = TestClient(application(Book(Storage("store")), "t"), base_url="http://127.0.0.1:1")

@@ -21,7 +21,9 @@ from trainables.data import (
     SplitSpec,
     find_reader,
     missing_download,
+    pictures,
     prepare,
+    read_pictures,
     read_source,
 )
 from trainables.data import imagenet as imagenet_module
@@ -192,6 +194,7 @@ def test_lists_of_a_long_tail_are_training_validation_and_test(long_tail):
     assert np.bincount(seen.train.labels).tolist() == [3, 2, 1]
     assert np.bincount(seen.validation.labels).tolist() == [1, 1, 1]
     assert np.bincount(found.test().labels).tolist() == [2, 2, 2]
+    np.testing.assert_array_equal(read_pictures(name, long_tail).train.validation, [6, 7, 8])
     sealed = find_reader(name, long_tail).test_paths()
     assert [path.parent.name for path in sealed] == [w for w in WNIDS for _ in range(2)]
     assert all(path.is_file() for path in sealed)
@@ -554,6 +557,16 @@ def test_an_intact_archive_is_unpacked(packed):
     np.testing.assert_array_equal(test, source.test.labels)
     with pytest.raises(InputError, match=f"'{name}': split train_limit=2"):
         missing_download(name, root, SplitSpec(validation=3, train_limit=2))
+
+
+def test_pictures_are_files_of_an_archive_at_their_own_size(packed):
+    name, root, _ = packed
+    source = read_pictures(name, root)
+    paths = find_reader(name, root).listing()[1]
+    found = pictures(source.train.read(0, len(paths)))
+    for (path, label), image, ours in zip(paths, found, source.train.labels, strict=True):
+        np.testing.assert_array_equal(image, Image.open(path).convert("RGB"))
+        assert label == ours
 
 
 def test_an_archive_with_a_wrong_checksum_is_refused(packed):
