@@ -110,7 +110,7 @@ class RankingLoss(MarginLoss):
 
 
 def sample_places(loss: nn.Module, kept: Tensor, valid: Tensor, indices: Tensor | None) -> Tensor:
-    """Return a batch's ``indices`` (S,) after checks; move them and the loss to its device.
+    """Return ``indices`` (S,) after checks; move them and the loss to the device of ``valid``.
 
     ``kept`` is the loss's history, empty before ``prepare``. For errors see ``RankingLoss.rank``.
     """
