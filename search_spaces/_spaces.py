@@ -170,7 +170,7 @@ class Parameter:
             raise SpaceError(str(error)) from error
 
     def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
-        """Return the most specific published default for a dataset and model.
+        """Return the most specific default for a dataset and model.
 
         ``@pretrained`` is ignored: the same values hold for random and pretrained weights.
         """

@@ -51,7 +51,7 @@ class _AsHashed(SourceFileLoader):
 
 
 class _Served(MetaPathFinder):
-    """Makes the modules available to import statements, including later ones."""
+    """Lets import statements find ``modules``, whenever they run."""
 
     def __init__(self) -> None:
         self.modules: dict[str, Module] = {}

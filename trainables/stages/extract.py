@@ -38,8 +38,8 @@ def extract_features(
         notice: Receives messages about the progress.
 
     Returns:
-        Number of rows of each part: ``train``, ``validation`` if the data set has its own, and
-        ``test``.
+        Number of rows of each part: ``train``, and ``validation`` and ``test`` if the data set has
+        its own.
     """
     source = read_source(dataset, root)
     info = source.info.fitted(source.train)
