@@ -33,7 +33,7 @@ def part_catalogues() -> Mapping[str, tuple[Catalogue[Any], ...]]:
 
 
 def own_entry(kind: str, name: str) -> Any:
-    """Return the class of one of calsweep's own parts."""
+    """Return the class of one of calsweep's own parts, or its outline; see ``Catalogue.own``."""
     return next(found for each in part_catalogues()[kind] if (found := each.own(name)) is not None)
 
 
@@ -208,7 +208,7 @@ class SearchSpace:
         title: The full name.
         source: The paper.
         described: The fields of each parameter in the file, in the file's order.
-        declared: Returns the fields that the part's class declares; imports PyTorch.
+        declared: Returns the fields that the part's class declares; none if ``described`` has all.
         on_training: The parameter values with which a calibrator is fitted on the networks'
             training rows; empty if it is with all values, None if it never is.
         portfolio: Configurations that ``sampler: prior`` tries after the published default, best

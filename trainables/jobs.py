@@ -88,7 +88,7 @@ class Job:
     """A computation for a worker.
 
     A resumed sweep uses the same keys. For ``deterministic`` and ``graph`` see ``trial_device``
-    and ``TaskData``.
+    and ``Trainer``.
     """
 
     key: str

@@ -167,8 +167,8 @@ class Calibrator(CheckedFields, ABC):
             logits: (N, K), torch or NumPy; the result for half precision is float32.
 
         Raises:
-            InputError: If the calibrator is not fitted, does not transfer to another K, or a value
-                is not finite.
+            InputError: If the calibrator is not fitted or does not transfer to this K, or ``fit``
+                would reject the logits.
         """
         self.require_fitted()
         rows = check_logits(logits)

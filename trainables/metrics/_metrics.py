@@ -262,7 +262,7 @@ class Metrics(Catalogue[Metric]):
         return list(dict.fromkeys(names))
 
     def own(self, name: str) -> Metric | None:
-        """Return a built-in metric; None for source ``rows``, because plugins may use its name."""
+        """Return a built-in metric; None for source ``rows``: plugins may use such names."""
         found = super().own(name)
         return None if found is None or found.source == "rows" else found
 

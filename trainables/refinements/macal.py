@@ -137,9 +137,10 @@ class MaskedHead(nn.Module):
 class MaCCal(Refinement):
     """MaC-Cal (Ni et al., 2025): retrains a new classifier under random weight masks.
 
-    Random Bernoulli masks keep or drop each weight; the gradient does not change a dropped weight.
-    After each epoch q, which determines the mask's density, changes by confidence - gamma *
-    accuracy, within a decaying limit. These are the rows of the paper's ablation (Table 5); each adds one part:
+    Random Bernoulli masks keep or drop each weight; by default a dropped weight is not changed by
+    the gradient. After each epoch q, which determines the mask's density, changes by confidence -
+    gamma * accuracy, within a decaying limit. These are the rows of the paper's ablation (Table 5);
+    each adds one part:
 
     ===========================  ==================================================================
     Vanilla                      no refinement

@@ -45,8 +45,8 @@ KINDS: dict[type, Callable[..., Computation]] = {
 class Worker:
     """Computes one job at a time in steps, and reports after every step.
 
-    A job that raises an error has failed. If the machine is the cause (see ``is_machines_fault``),
-    the executor ends this process, and another one resumes the job.
+    A job that raises an error has failed. If the machine or changed code is the cause (see
+    ``Report.broken``), the executor ends this process, and another one may resume the job.
 
     Args:
         node, gpu: Names of the node and the GPU in the executor; ``gpu`` is empty for none or
