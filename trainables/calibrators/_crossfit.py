@@ -54,7 +54,7 @@ def fold_calibrators(
     seed: int = 0,
     groups: Tensor | None = None,
 ) -> Iterator[tuple[Calibrator, Tensor]]:
-    """Yield a calibrator fitted on the other folds and the positions of the rows, fold by fold.
+    """Yield a calibrator fitted on the other folds, and the fold's row numbers, for each fold.
 
     Use it instead of ``cross_fit`` if the results do not fit into memory; arguments and errors are
     the same.
