@@ -256,10 +256,10 @@ class SearchSpace:
         model: str | None = None,
         given: Mapping[str, Any] = NOTHING,
     ) -> dict[str, Any]:
-        """Return every parameter's value: from ``given``, otherwise the published default.
+        """Return every parameter's value: from ``given``, otherwise the default.
 
         A ``variant`` in ``given`` selects the defaults. A ``later`` parameter is included only if
-        its value differs from the published default.
+        its value differs from ``default_for`` the dataset and model.
         """
         variant, point = given.get("variant"), {}
         for name, p in self.parameters.items():
@@ -286,7 +286,7 @@ class SearchSpace:
         ]
 
     def fits_on_training(self, values: Mapping[str, Any]) -> bool:
-        """Return True if a calibrator is fitted on the networks' training rows."""
+        """Return True if a calibrator with these values is fitted on training rows."""
         marks = self.on_training
         return marks is not None and all(values.get(name) == marks[name] for name in marks)
 

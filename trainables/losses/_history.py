@@ -77,7 +77,7 @@ class RankingLoss(MarginLoss):
             self.history.counts = self.history.counts.new_zeros(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
-        """Begin epoch ``epoch`` (from 0), which determines the largest count."""
+        """Begin epoch ``epoch`` (from 0), by which the history normalises its counts."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
         super().start_epoch(epoch)

@@ -23,7 +23,7 @@ class Refined(NamedTuple):
     temperature that is fitted on the row (if there is one).
 
     Attributes:
-        nll_chance, brier_chance: The variance of the mean that is due to fitting the temperature.
+        nll_chance, brier_chance: The second-order variance of the mean, see ``variance_of_mean``.
     """
 
     nll: Tensor

@@ -51,7 +51,7 @@ class _AsHashed(SourceFileLoader):
 
 
 class _Served(MetaPathFinder):
-    """Lets import statements find ``modules``, whenever they run."""
+    """Lets all import statements, also later ones, find ``modules``."""
 
     def __init__(self) -> None:
         self.modules: dict[str, Module] = {}

@@ -133,7 +133,7 @@ class Worker:
         return report
 
     def _explain_retry(self, computation: Computation, fault: Fault) -> None:
-        """Add a message if a job failed for a reason that allows another attempt."""
+        """Add a message if the machine failed or the job's share of a GPU had too little memory."""
         if fault.kind == FaultKind.MACHINE:
             self._bench.notices.append(
                 f"{computation.what} failed because of machine {HOST}: {fault.reason}"
