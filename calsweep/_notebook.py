@@ -142,7 +142,8 @@ class SweepResult:
             task: The task; it may be left out if the sweep has only one.
 
         Raises:
-            InputError: If the recipe or task is unknown, or none of its trials has finished.
+            InputError: If the recipe or task is unknown, the task is missing although the sweep has
+                several, or no trial has finished.
         """
         from orchestrator.tracking import best_config
 

@@ -33,7 +33,7 @@ def part_catalogues() -> Mapping[str, tuple[Catalogue[Any], ...]]:
 
 
 def own_entry(kind: str, name: str) -> Any:
-    """Return the class of one of calsweep's own parts."""
+    """Return the class of one of calsweep's own parts, or its outline; see ``Catalogue.own``."""
     return next(found for each in part_catalogues()[kind] if (found := each.own(name)) is not None)
 
 
@@ -170,7 +170,7 @@ class Parameter:
             raise SpaceError(str(error)) from error
 
     def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
-        """Return the most specific published default for a dataset and model.
+        """Return the most specific default for a dataset and model.
 
         ``@pretrained`` is ignored: the same values hold for random and pretrained weights.
         """
@@ -208,7 +208,7 @@ class SearchSpace:
         title: The full name.
         source: The paper.
         described: The fields of each parameter in the file, in the file's order.
-        declared: Returns the fields that the part's class declares; imports PyTorch.
+        declared: Returns the fields that the part's class declares; none if ``described`` has all.
         on_training: The parameter values with which a calibrator is fitted on the networks'
             training rows; empty if it is with all values, None if it never is.
         portfolio: Configurations that ``sampler: prior`` tries after the published default, best
@@ -256,10 +256,10 @@ class SearchSpace:
         model: str | None = None,
         given: Mapping[str, Any] = NOTHING,
     ) -> dict[str, Any]:
-        """Return every parameter's value: from ``given``, otherwise the published default.
+        """Return every parameter's value: from ``given``, otherwise the default.
 
         A ``variant`` in ``given`` selects the defaults. A ``later`` parameter is included only if
-        its value differs from the published default.
+        its value differs from ``default_for`` the dataset and model.
         """
         variant, point = given.get("variant"), {}
         for name, p in self.parameters.items():
@@ -286,7 +286,7 @@ class SearchSpace:
         ]
 
     def fits_on_training(self, values: Mapping[str, Any]) -> bool:
-        """Return True if a calibrator is fitted on the networks' training rows."""
+        """Return True if a calibrator with these values is fitted on training rows."""
         marks = self.on_training
         return marks is not None and all(values.get(name) == marks[name] for name in marks)
 

@@ -88,7 +88,7 @@ class Job:
     """A computation for a worker.
 
     A resumed sweep uses the same keys. For ``deterministic`` and ``graph`` see ``trial_device``
-    and ``TaskData``.
+    and ``Trainer``.
     """
 
     key: str
@@ -102,8 +102,8 @@ class Job:
     graph: bool = False
     epochs: int = 0  # Number of all epochs if a scheduler may stop the job earlier; else 0.
     attempt: int = 0  # Number of earlier attempts.
-    failures: int = 0  # Number of attempts that failed because of a machine.
-    avoided: frozenset[str] = frozenset()  # Nodes on which it failed.
+    failures: int = 0  # Number of attempts that failed because of a machine or changed code.
+    avoided: frozenset[str] = frozenset()  # Nodes on which these attempts failed.
     cost: Cost = Cost()  # The highest cost that an earlier attempt reported.
 
     @property
@@ -203,7 +203,7 @@ def hung(job: Job, last: Report, seconds: float) -> Report:
 def charged(job: Job, report: Report) -> Report:
     """Return a final report; its cost becomes that of an earlier attempt if that was higher.
 
-    The cost does not change if the job succeeded or failed because of its configuration.
+    The cost does not change if the job did not fail, or failed because of its configuration.
     """
     own = report.fault is None or report.fault.kind == FaultKind.CONFIGURATION
     if own or report.cost.seconds >= job.cost.seconds:
@@ -214,9 +214,9 @@ def charged(job: Job, report: Report) -> Report:
 def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     """Return the next attempt of a failed job, or None if there is none.
 
-    A job that failed because of a machine runs again elsewhere, up to ``most_failures`` times. A
-    job that failed because code had changed always runs again elsewhere. A job that used up its
-    share of a GPU's memory runs once more, on a whole GPU.
+    A job that failed because of a machine runs again elsewhere until ``failures`` reaches
+    ``most_failures``. A job that failed because code had changed always runs again elsewhere. A job
+    that used up its share of a GPU's memory runs once more, on a whole GPU.
 
     Raises:
         StorageError: If the storage could not be written.

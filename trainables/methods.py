@@ -112,7 +112,7 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
 
 
 def check_method(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise the errors of ``build_method``, mostly without importing PyTorch."""
+    """Raise the errors of ``build_method``; import PyTorch only if the parts need it."""
     outlined(partial(_built, parts))
 
 

@@ -18,8 +18,8 @@ class JobTrainable(tune.Trainable):
     """Computes the ``job`` of its configuration; one actor computes many trials.
 
     Every result has the ``report`` and the keys for Tune and its schedulers: ``epoch``, ``score``
-    (infinite before the first epoch) and ``done``. If the machine failed, the job is not done: the
-    next step raises, so that Tune ends this process.
+    (infinite before the first epoch) and ``done``. After a ``broken`` report the job is not done:
+    the next step raises, so that Tune ends this process.
     """
 
     def setup(

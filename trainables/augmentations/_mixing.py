@@ -69,7 +69,7 @@ class PairAugmentation(Augmentation):
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor, ...]:
-        """Draw the ratios of the mixture (or its box) for inputs of shape (N, ...), on the CPU."""
+        """Draw the ``mixture`` of ``loss_of_pairs`` for inputs of a shape (N, ...), on the CPU."""
 
     @abstractmethod
     def loss_of_pairs(

@@ -124,8 +124,8 @@ class AffineFit:
     def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:
         """Return the objective's curvature at ``scaled``.
 
-        The first tensor, (K + 1, K + 1), is for one row of (W, b), averaged over the rows; the
-        second, (K,), is for each entry of W's diagonal.
+        The first tensor, (K + 1, K + 1), is for the row of (W, b) of one class, averaged over the
+        classes; the second, (K,), is for each entry of W's diagonal.
         """
         classes = len(penalty)
         total = penalty.new_zeros(classes + 1, classes + 1)

@@ -28,8 +28,8 @@ class FitReport:
     """The result of a fit besides its parameters.
 
     Attributes:
-        converged: Whether the stopping rule was met within the allowed iterations; true for runs
-            of fixed length.
+        converged: Whether the stopping rule was met within the allowed iterations; true if the
+            fit has no such rule.
         iterations: Passes over the fitting rows, or iterations of the solver.
         objective: Final value of the fitting objective; nan if the fit does not minimise one.
         note: A remark, for example about a parameter that ended on its bound.
@@ -44,7 +44,7 @@ class FitReport:
     doubt: str = ""
 
     def after(self, first: Self) -> Self:
-        """Return this report combined with that of a ``first`` fit, whose doubt is kept."""
+        """Return one report of a ``first`` fit and this one; its doubt is that of the first."""
         return replace(
             self,
             converged=first.converged and self.converged,
@@ -167,8 +167,8 @@ class Calibrator(CheckedFields, ABC):
             logits: (N, K), torch or NumPy; the result for half precision is float32.
 
         Raises:
-            InputError: If the calibrator is not fitted, does not transfer to another K, or a value
-                is not finite.
+            InputError: If the calibrator is not fitted or does not transfer to this K, or ``fit``
+                would reject the logits.
         """
         self.require_fitted()
         rows = check_logits(logits)

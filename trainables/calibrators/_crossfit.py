@@ -27,7 +27,7 @@ def cross_fit(
         build: Returns a new, unfitted calibrator.
         logits: (N, K); see ``Calibrator.fit``.
         labels: (N,), whole numbers in [0, K).
-        folds: Number of folds, in [2, N].
+        folds: Number of folds, at least 2.
         seed: Determines the folds.
         groups: The group number of each row, (N,), int64, such as a pixel's image; the rows of a
             group are in the same fold. None if rows are independent.
@@ -36,7 +36,8 @@ def cross_fit(
         Log-probabilities (N, K), in the order of the rows.
 
     Raises:
-        InputError: If there are fewer rows than folds, or ``fit`` would reject the rows.
+        InputError: If there are fewer rows (or groups) than folds, or ``fit`` would reject the
+            rows.
     """
     rows, targets = check_rows(logits, labels)
     out = torch.empty_like(rows)
@@ -53,7 +54,7 @@ def fold_calibrators(
     seed: int = 0,
     groups: Tensor | None = None,
 ) -> Iterator[tuple[Calibrator, Tensor]]:
-    """Yield each fold's calibrator, fitted on the other folds, and the positions of its rows.
+    """Yield a calibrator fitted on the other folds, and the fold's row numbers, for each fold.
 
     Use it instead of ``cross_fit`` if the results do not fit into memory; arguments and errors are
     the same.

@@ -109,7 +109,7 @@ def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residuals_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Change mapped logits (N, K) to gradients of ``-log p_y`` in place; also return its values."""
+    """Change mapped logits (N, K) to gradients of the loss ``-log p_y`` in place; return both."""
     probabilities, losses = softmax_in_place(mapped, labels)
     ones = torch.ones_like(mapped[:, :1])
     return probabilities.scatter_add_(1, labels.unsqueeze(1), -ones), losses

@@ -172,7 +172,7 @@ def _propose(
     bracket: tuple[Tensor, Tensor],
     trust: float,
 ) -> Tensor:
-    """Return the next points: a secant or Newton step, or the bracket's middle if it is left.
+    """Return the next points: a secant or Newton step, or the bracket's middle if a step leaves it.
 
     The secant, from the previous points and slopes (nan at first), is used if it exceeds ``trust``
     times the curvature estimate. All tensors are (G,).

@@ -26,8 +26,8 @@ Curved = tuple[float, Tensor, Tensor]
 class VectorLoss:
     """The mean of ``-log p_y`` of ``softmax(a * z + b)``, plus a penalty.
 
-    Slopes a and biases b are one tensor, (2 K,), float64; ``weight_decay`` is the weight of half
-    the squared distances from ``origin``.
+    Slopes a and biases b are one tensor, (2 K,), float64; ``weight_decay`` has the weight of half
+    the squared distance of each entry from ``origin``.
     """
 
     logits: Tensor

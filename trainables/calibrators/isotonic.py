@@ -17,8 +17,8 @@ class IsotonicCalibration(CurveCalibrator):
 
     Between the fitted points the curve is linear, outside it is constant. Accuracy may change, and
     classes may tie. Do not use the ``paper`` variant with few rows per class, or if the
-    log-likelihood matters, because curves reach 0 and 1. A class without fitting rows is mapped to
-    (almost) 0. See ``MixedCalibrator`` for ``variant``.
+    log-likelihood matters, because curves reach 0 and 1. The curve of a class without fitting rows
+    is 0. See ``MixedCalibrator`` for ``variant``.
     """
 
     points: Tensor = fitted()

@@ -26,9 +26,10 @@ class TemperatureScaling(TemperatureCalibrator):
             15-bin ECE on the fitting rows from the grid 0.1, 0.2 ... 10 and ignores the objective,
             as in the code of the focal and margin papers (of equal ones, the smallest T);
             ``training_ece`` does the same on the network's training rows, as in the AURC paper.
-        variant: ``paper`` fits to convergence; ``released`` repeats the fixed-length LBFGS run of
-            the class-wise scaling code, which may stop up to a percent before the optimum, and far
-            from it with ``ls`` and ``fl``. Use ``released`` only to compare with published figures.
+        variant: For ``objective``: ``paper`` fits to convergence; ``released`` repeats the
+            fixed-length LBFGS run of the class-wise scaling code, which may stop up to a percent
+            before the optimum, and far from it with ``ls`` and ``fl``. Use ``released`` only to
+            compare with published figures.
     """
 
     transfers = True

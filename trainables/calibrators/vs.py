@@ -17,7 +17,7 @@ class VectorScaling(Calibrator):
 
     Args:
         weight_decay: Weight, >= 0, of half the squared biases and distances of the slopes from the
-            best common slope; it has no effect if there are many rows.
+            best common slope, in the units of the mean loss.
         variant: ``shrunk`` (the default) also pulls the map towards the best temperature, with the
             strength that is best on held-out fitting rows; if these do not improve, the map is
             temperature scaling. ``paper`` has only the penalty (with 0 the published method); with

@@ -77,7 +77,7 @@ class RankingLoss(MarginLoss):
             self.history.counts = self.history.counts.new_zeros(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
-        """Begin epoch ``epoch`` (from 0), which determines the largest count."""
+        """Begin epoch ``epoch`` (from 0), by which the history normalises its counts."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
         super().start_epoch(epoch)
@@ -110,7 +110,7 @@ class RankingLoss(MarginLoss):
 
 
 def sample_places(loss: nn.Module, kept: Tensor, valid: Tensor, indices: Tensor | None) -> Tensor:
-    """Return a batch's ``indices`` (S,) after checks; move them and the loss to its device.
+    """Return ``indices`` (S,) after checks; move them and the loss to the device of ``valid``.
 
     ``kept`` is the loss's history, empty before ``prepare``. For errors see ``RankingLoss.rank``.
     """

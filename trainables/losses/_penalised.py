@@ -15,8 +15,8 @@ class PenalisedLoss(Loss):
     """A classification loss plus ``weight`` times a calibration penalty of the whole batch.
 
     A subclass implements ``penalty``; the classification loss is cross-entropy unless it overrides
-    ``row_loss``. For logits (N, K, H, W), the penalty uses at most ``most_pixels`` pixels, drawn
-    evenly over the batch with torch's global generator.
+    ``row_loss``. For logits (N, K, H, W), the penalty uses at most ``most_pixels`` pixels (None for
+    all), drawn evenly over the batch with torch's global generator.
 
     Args:
         weight: Factor of the penalty, at least 0.

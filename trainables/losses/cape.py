@@ -15,7 +15,7 @@ from trainables.losses._history import sample_means, sample_places
 class CalibratedProbabilityLoss(ReducedLoss):
     """Cross-entropy, alternating with epochs that fit confidences to frequencies (CaPE).
 
-    Each ``every`` epochs of cross-entropy are followed by an epoch of calibration. At its start the
+    An epoch of calibration follows after every ``every`` epochs of cross-entropy. At its start the
     training samples are sorted by confidence into ``bins`` of equal size. The accuracy of a bin is
     the goal g of its samples. A sample with the confidence c has the loss
     ``-g log c - (1 - g) log(1 - c)``.

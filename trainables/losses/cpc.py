@@ -144,7 +144,7 @@ class CPCLoss(Loss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return the mean of the three terms over the valid rows."""
+        """Return cross-entropy plus the two weighted penalties, averaged over the valid rows."""
         if logits.shape[1] < 2:
             raise ValueError(f"expected at least 2 classes, got K={logits.shape[1]}")
         rows = F.cross_entropy(logits, targets, reduction="none")

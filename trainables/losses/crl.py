@@ -44,7 +44,7 @@ class CorrectnessRankingLoss(RankingLoss):
             penalty.
 
     Raises:
-        ValueError: When called without ``prepare`` or ``indices``.
+        ValueError: With ``ranking``, when called without ``prepare`` or ``indices``.
     """
 
     weight: float = number(default=1.0, low=0.0)

@@ -76,8 +76,8 @@ def noise_floors(
         seed: The same seed gives the same numbers for any choice of metrics.
 
     Raises:
-        ValueError: If a metric has no floor, ``draws`` is below 1, or ``calibration_report`` would
-            reject the scores.
+        ValueError: If a metric has no floor, ``bins`` or ``draws`` is below 1, or
+            ``calibration_report`` would reject the scores.
     """
     simulation = _Simulation(log_probs, *_checked(metrics, bins, draws), metrics)
     simulation.run(seed)

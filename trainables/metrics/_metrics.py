@@ -208,7 +208,7 @@ class Metrics(Catalogue[Metric]):
 
         Args:
             name: The name in sweep files and tables; see ``Metric``.
-            better: A search minimises only metrics that are better ``lower``.
+            better: ``higher``, ``lower`` or ``neither``; a search minimises only ``lower``.
             label: By default the name.
             percent: Whether it is a fraction, shown as a percentage.
             digits: Number of decimals shown.
@@ -217,7 +217,7 @@ class Metrics(Catalogue[Metric]):
                 models, so that tables and comparisons show its noise floor; see ``noise_floor``.
 
         Raises:
-            ValueError: If ``better`` is not one of the three values.
+            ValueError: If ``better`` has another value.
             TypeError: If the decorated object is not a function.
         """
         check_choice(f"metric {name!r}: better", better, BETTER)
@@ -262,7 +262,7 @@ class Metrics(Catalogue[Metric]):
         return list(dict.fromkeys(names))
 
     def own(self, name: str) -> Metric | None:
-        """Return a built-in metric; None for source ``rows``, because plugins may use its name."""
+        """Return a built-in metric; None for source ``rows``: plugins may use such names."""
         found = super().own(name)
         return None if found is None or found.source == "rows" else found
 

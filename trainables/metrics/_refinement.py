@@ -19,11 +19,11 @@ LOWEST = -1e4  # Lower logits are raised to this value; their probability is 0 a
 class Refined(NamedTuple):
     """Terms (N,), float64, of the proper scores after a temperature fitted on other rows.
 
-    A term is the row's own score plus, if a temperature was fitted on the row, its effect on the
-    scores of the other half.
+    A term is the row's own score plus the row's effect on the scores of the other half, through the
+    temperature that is fitted on the row (if there is one).
 
     Attributes:
-        nll_chance, brier_chance: The variance of the mean that is due to fitting the temperature.
+        nll_chance, brier_chance: The second-order variance of the mean, see ``variance_of_mean``.
     """
 
     nll: Tensor
@@ -105,7 +105,7 @@ class _Moved:
 
 
 def _scaled(logits: Tensor, labels: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Return NLL and Brier score of logits (N, K) times scales (N,), and their slopes, (2, N)."""
+    """Return NLL and Brier score of logits (N, K) times scales (N,), and slopes, (2, N) each."""
     parts = []
     for part in row_blocks(logits):
         scale, block = scales[part], logits[part]

@@ -59,7 +59,7 @@ class Ranked:
         return self._placed(inside * (self._wrong - margin) * (self._rows / kept) + margin)
 
     def coverage_at(self, risk: float) -> Tensor:
-        """Return terms of the largest share of rows whose error rate is at most ``risk``."""
+        """Return terms of the largest coverage at which the error rate is at most ``risk``."""
         ends = self._sizes.cumsum(0)
         allowed = ends[self._errors[ends - 1] <= (risk + 1e-12) * ends]
         kept = int(allowed[-1]) if len(allowed) else 0

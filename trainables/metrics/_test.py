@@ -24,7 +24,7 @@ class CalibrationTest(NamedTuple):
 
 
 def calibration_test(binned: Binned) -> CalibrationTest:
-    """Test the debiased squared error of confidences in bins; ``binned`` has one row, C = 1.
+    """Test by the debiased squared error whether binned confidences (C = 1) are calibrated.
 
     Sun, Chaudhari, Barnett and Dobriban (arXiv:2408.08998): one part of the estimate's variance
     falls with the error, the other is that of a calibrated model; the normal interval uses both.

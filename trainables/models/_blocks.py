@@ -70,7 +70,7 @@ class PreActivation(nn.Module):
 def convolution(
     inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = False
 ) -> nn.Conv2d:
-    """Return a convolution with padding that keeps the image size; ``kernel`` must be odd."""
+    """Return a convolution padded by half its odd ``kernel``: stride 1 keeps the image size."""
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=bias)
 
 

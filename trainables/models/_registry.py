@@ -51,12 +51,12 @@ def model_names(takes: type[InputShape] = InputShape) -> list[str]:
 
 
 def build_model(name: str, num_classes: int, shape: InputShape) -> "Network":
-    """Make a network with random weights from torch's global generator.
+    """Make a network; weights that are not pretrained are drawn from torch's global generator.
 
     Args:
-        name: A name from ``model_names()``, ``timm:NAME``, ``torchvision:NAME``, or one with
-            trained weights except for the classifier, ``timm:NAME@pretrained`` or
-            ``hf:ORG/NAME@COMMIT``.
+        name: A name from ``model_names()``, ``timm:NAME`` or ``torchvision:NAME``; pretrained are
+            ``timm:NAME@pretrained`` and ``hf:ORG/NAME@COMMIT`` (see ``timm_model`` for the
+            classifier).
         num_classes: K.
         shape: The form of the inputs, ``DatasetInfo.inputs.shape``.
     """

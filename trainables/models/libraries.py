@@ -26,10 +26,10 @@ def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     """Build one of timm's networks, with random weights unless the name ends with ``@pretrained``.
 
     Networks for one image size (vision transformers) are built for the images' size; if they are
-    pretrained, images are resized to the size of their training. The classifier is always new.
-    Images are normalised with the statistics of the data set, not of the pretraining. ``name`` is
-    from ``timm.list_models()``, such as ``vit_small_patch16_224``, perhaps with a tag of pretrained
-    weights after a dot.
+    pretrained, images are resized to the size of their training. The classifier is new, except that
+    a network pretrained for as many classes keeps its own. Images are normalised with the
+    statistics of the data set, not of the pretraining. ``name`` is from ``timm.list_models()``,
+    such as ``vit_small_patch16_224``, perhaps with a tag of pretrained weights after a dot.
     """
     base = name.removesuffix(PRETRAINED).removesuffix(UNTRAINED)
     # Imported only when a network is built, because it takes two seconds.
@@ -89,7 +89,7 @@ class Resized(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of resized images."""
+        """Return the network's output for the resized images."""
         size = (self.size, self.size)
         return self.network(F.interpolate(images, size, mode="bilinear", antialias=True))
 

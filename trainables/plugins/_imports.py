@@ -37,10 +37,10 @@ class Brought:
     Attributes:
         modules: Modules outside regularly installed distributions, by name.
         versions: Versions of the imported distributions that are regularly installed, by name.
-        nearby: Names of modules that exist only in the plugin's folder.
+        nearby: Names of modules that exist only in the folder that contains the plugin.
         computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
-        absent: Names that were looked up but are not in ``modules``, such as those of functions.
+        absent: Names that were looked up without reading a module, such as those of functions.
     """
 
     modules: Mapping[str, Module]
@@ -128,7 +128,10 @@ class _Following:
         return module.locations
 
     def _is_installed(self, spec: ModuleSpec) -> bool:
-        """Return True if a module belongs to an installed distribution; note its version."""
+        """Return True if a module belongs to an installed distribution; add that to ``versions``.
+
+        Dependencies of calsweep are not added.
+        """
         place = Path(str(spec.origin))
         if spec.name in _needed() and SITES & {*place.parts}:
             return True

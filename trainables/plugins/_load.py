@@ -63,7 +63,7 @@ class Plugin:
         return self.source.code
 
     def where(self, error: BaseException) -> str:
-        """Return the file and line of the plugin or its imports that raised an error; or empty."""
+        """Return the file and line of the plugin or its imports that raised an error, if any."""
         return _where(error, self.source)
 
     @property
@@ -143,7 +143,10 @@ def named_plugins_only() -> Iterator[None]:
 
 
 def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
-    """Return the code hash of each part that a plugin brings, by a label such as ``loss NAME``."""
+    """Return the code hash of each part that is from a plugin, by a label such as ``loss NAME``.
+
+    The parts are those of a stage's request, and its model.
+    """
     looked: list[tuple[Catalogue[Any], str]] = [(MODELS, "".join(model.partition(":")[:2]))]
     for part in parts:
         looked += ((catalogue, part) for catalogue in PARTS)

@@ -51,7 +51,7 @@ class _AsHashed(SourceFileLoader):
 
 
 class _Served(MetaPathFinder):
-    """Makes the modules available to import statements, including later ones."""
+    """Lets all import statements, also later ones, find ``modules``."""
 
     def __init__(self) -> None:
         self.modules: dict[str, Module] = {}

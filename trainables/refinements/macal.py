@@ -137,9 +137,10 @@ class MaskedHead(nn.Module):
 class MaCCal(Refinement):
     """MaC-Cal (Ni et al., 2025): retrains a new classifier under random weight masks.
 
-    Random Bernoulli masks keep or drop each weight; a dropped weight is not updated. After each
-    epoch q, which determines the mask's density, changes by confidence - gamma * accuracy, within a
-    decaying limit. These are the rows of the paper's ablation (Table 5); each adds one part:
+    Random Bernoulli masks keep or drop each weight; by default a dropped weight is not changed by
+    the gradient. After each epoch q, which determines the mask's density, changes by confidence -
+    gamma * accuracy, within a decaying limit. These are the rows of the paper's ablation (Table 5);
+    each adds one part:
 
     ===========================  ==================================================================
     Vanilla                      no refinement
@@ -164,9 +165,9 @@ class MaCCal(Refinement):
     restricts updates, a mask lasts an epoch, and eq. 12 measures the training set during training.
     ``ours`` is the default because it also calibrates networks that fit their training set
     perfectly; ``docs/results/macal-readings.md`` and ``macal-networks.md`` have the evidence for
-    these fields, ``inference`` and ``views``. Eq. 8 and 9 are read as masks of the forward pass:
-    masks that set weights to zero permanently would cost accuracy under every reading. ``clock``,
-    ``feedback: validation`` and ``accept`` are ours.
+    these four fields and for ``inference`` and ``views``. Eq. 8 and 9 are read as masks of the
+    forward pass: masks that set weights to zero permanently would cost accuracy under every
+    reading. ``clock``, ``feedback: validation`` and ``accept`` are ours.
     The text gives no values of ``gamma`` and ``hidden``. Deployed confidence ends near gamma on the
     training set, so a good gamma is slightly above the accuracy expected on other data and has to
     be searched. ``feedback: validation`` with a gamma of 1 needs no search and calibrated as well
@@ -177,12 +178,12 @@ class MaCCal(Refinement):
     Args:
         gamma: Factor of the accuracy in eq. 12, > 0; the paper's range is (0, 1).
         q0: Initial q, in [0, 1).
-        eta_init: First limit of a change of q, > 0.
-        eta_final: Last limit of a change of q, > 0.
+        eta_init: Limit of a change of q at t = 0, > 0.
+        eta_final: Limit of a change of q at t = T, > 0.
         epochs: Epochs, also the horizon T of the decay.
         hidden: Width of the bottleneck.
-        restrict_gradient: Whether masked weights stay the same, instead of being updated with the
-            gradient that they would have unmasked.
+        restrict_gradient: Whether a masked weight is not changed by the gradient that it would have
+            unmasked; see ``optimizer``.
         restructure: Whether the new classifier has two layers instead of one.
         sparsity: ``fixed`` keeps q0; ``adaptive`` changes q by at most ``eta_init`` per epoch;
             ``decaying`` by at most the decaying limit.

@@ -34,7 +34,7 @@ def frame_of(basis: Tensor) -> Tensor:
 
 
 def class_lengths(targets: Tensor, num_classes: int) -> Tensor:
-    """Return the length of each class's column in a batch, (K,); rare classes have longer ones.
+    """Return the length of each class's column of the frame, (K,), from the targets of a batch.
 
     ``sqrt((rows / classes present) / rows of the class)``; 1 for a class that is absent.
     """

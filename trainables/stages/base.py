@@ -88,7 +88,7 @@ def _data_key(directory: str) -> str:
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
-    """Return the precision of a stage, which is always float32 except for ``train``.
+    """Return the ``precision`` of a stage's request, which is float32 except for ``train``.
 
     For ``train`` it is ``asked``, or by default bfloat16 on GPUs and float32 on the CPU.
     """
@@ -112,7 +112,7 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
-    """Return the metrics of a stored outcome; add the metric ``name`` and those of plugins."""
+    """Return the metrics of a stored outcome, those of plugins, and ``name`` if it is ``val_*``."""
     known = dict(metrics)
     if METRICS.plugged:
         rows = found.tensors("validation")
@@ -214,7 +214,7 @@ class StageRun(ABC):
         return self
 
     def ask_for(self, metric: str) -> None:
-        """Compute another validation metric, ``val_*``, in every epoch, unless it already is."""
+        """Compute the validation metric ``val_*`` in every epoch as well; ignore other names."""
         name = metric.removeprefix(VALIDATION)
         if name != metric and name not in (*REPORTED, *self.also):
             self.also += (name,)

@@ -38,7 +38,7 @@ class CalibrateStage(StageRun, stage="calibrate"):
         return self._figures(figures, held_out)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the calibrator and the validation log-probabilities of the metrics."""
+        """Return the calibrator and the validation log-probabilities that were measured."""
         files = {
             "calibrator": self._calibrator.state_dict(),
             "validation": self._validation_tensors(self._held_out),

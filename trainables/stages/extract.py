@@ -48,8 +48,8 @@ def extract_features(
         templates: Prompts of an image-text model; the default is ``TEMPLATES``.
 
     Returns:
-        Number of rows of each part: ``train``, ``validation`` if the data set has its own, and
-        ``test``.
+        Number of rows of each part: ``train``, and ``validation`` and ``test`` if the data set has
+        its own.
     """
     if model.startswith(CLIP):
         source, encoder = _image_text(model, dataset, root, device, templates or TEMPLATES)

@@ -45,7 +45,7 @@ from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 def extract_features(
     network: Network, batcher: Batcher, kind: str = "none", seed: int = 0
 ) -> Tensor:
-    """Return features (N, D) of one view of all rows; ``seed`` determines the view."""
+    """Return features (N, D) of one view of all rows, augmented by ``kind`` from a ``seed``."""
     generator = torch.Generator().manual_seed(seed)
     return in_batches(
         network,
@@ -65,7 +65,7 @@ class LastPass:
         self._found: dict[tuple[str, str], Tensor] = {}
 
     def keep(self, rows: str, trained: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the features of ``rows`` by the network ``trained``; cache the latest ones."""
+        """Return the features of the rows and network with these keys; cache the latest ones."""
         if (rows, trained) not in self._found:
             self._found.clear()  # Clear first, so that only one set of features is in memory.
             self._found[rows, trained] = compute()
@@ -110,7 +110,10 @@ def predictor(
 def pixel_outputs(
     store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, device: torch.device
 ) -> PixelOutputs:
-    """Return a function that maps images (N, 3, H, W) to logits (N, K, H, W), on the device."""
+    """Return a function from images (N, 3, H, W) to outputs (N, K, H, W), on the device.
+
+    Outputs are logits, or log-probabilities after a calibrator.
+    """
     artifact = find_artifact(store, ref)
     before = artifact.upstream
     if before is None:

@@ -209,7 +209,7 @@ def learning_rate(protocol: Protocol, epoch: int) -> float:
 
 @cache
 def named_protocol(name: str) -> Protocol:
-    """Return the protocol ``NAME``, or ``NAME/SHARE`` shortened; raise ``InputError``."""
+    """Return the protocol ``NAME``, or ``NAME/SHARE`` shortened; else raise ``InputError``."""
     base, slash, share = name.partition("/")
     known = protocol_names()
     if base not in known:

@@ -81,7 +81,10 @@ class RefineStage(StageRun, stage="refine"):
         return self.trainer.refinement.epochs
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also trains other refinements of the same extractor, if any."""
+        """Return a run that also trains those of ``others`` that fit into the same steps, if any.
+
+        They have the same extractor, refinement and ``together_key``, and no stored outcome.
+        """
         key, request = self.trainer.refinement.together_key(), self.request
         if key is None:
             return self
@@ -146,7 +149,7 @@ class RefineStage(StageRun, stage="refine"):
 
 
 class FitHeadStage(StageRun):
-    """Sets a head that does not train on validation features; its metrics are cross-fitted."""
+    """Fits the head of a ``FittedRefinement`` on validation features; metrics are cross-fitted."""
 
     epochs = 1
 

@@ -285,7 +285,7 @@ class StageComputation(Computation):
             self._checkpoint.write({**content, "history": history})
 
     def ended(self, fault: Fault | None) -> None:
-        """Remove the checkpoint, unless the stage failed for an external reason."""
+        """Remove the checkpoint if the stage finished or failed because of its configuration."""
         final = fault is None or fault.kind == FaultKind.CONFIGURATION
         if final and self._run is not None:
             self._checkpoint.remove()

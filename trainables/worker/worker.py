@@ -45,8 +45,8 @@ KINDS: dict[type, Callable[..., Computation]] = {
 class Worker:
     """Computes one job at a time in steps, and reports after every step.
 
-    A job that raises an error has failed. If the machine is the cause (see ``is_machines_fault``),
-    the executor ends this process, and another one resumes the job.
+    A job that raises an error has failed. If the machine or changed code is the cause (see
+    ``Report.broken``), the executor ends this process, and another one may resume the job.
 
     Args:
         node, gpu: Names of the node and the GPU in the executor; ``gpu`` is empty for none or
@@ -133,7 +133,7 @@ class Worker:
         return report
 
     def _explain_retry(self, computation: Computation, fault: Fault) -> None:
-        """Add a message if a job failed for a reason that allows another attempt."""
+        """Add a message if the machine failed or the job's share of a GPU had too little memory."""
         if fault.kind == FaultKind.MACHINE:
             self._bench.notices.append(
                 f"{computation.what} failed because of machine {HOST}: {fault.reason}"
