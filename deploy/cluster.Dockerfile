@@ -1,5 +1,5 @@
 # The image of every pod of deploy/kuberay-cluster.yaml; build it in the repository's folder:
-#     docker build --file deploy/cluster.Dockerfile --tag calsweep:1.0.0 .
+#     docker build --file deploy/cluster.Dockerfile --tag calsweep:1.1.0 .
 FROM python:3.11-slim
 # `compile: true` needs g++ to build kernels (Python's headers are in the base image). KubeRay's probes
 # need wget; without it, pods never become ready.
