@@ -44,13 +44,13 @@ def make() -> None:
     np.savez_compressed("logits.npz", logits=logits.astype(np.float32), labels=labels)
     write_sweep()
     assert main(["run", "sweep.yaml", "--quiet"]) == 0
+    place = Path(__file__).with_name(f"{version('calsweep')}.tar.xz")
+    table(place.with_name(f"{version('calsweep')}.csv"))
     journal = Path("storage/sweeps/mini/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     kinds = [event.event for event in read_events(journal)[0]]
     begun = [place for place, kind in enumerate(kinds) if kind == "trial_started"]
     journal.write_bytes(b"".join(lines[: begun[len(begun) // 2] + 1]))
-    place = Path(__file__).with_name(f"{version('calsweep')}.tar.xz")
-    table(place.with_name(f"{version('calsweep')}.csv"))
     with tarfile.open(place, "w:xz") as archive:
         for name in KEPT:
             archive.add(name, filter=_plain)
