@@ -151,7 +151,6 @@ class _Sums:
 
     @property
     def gaps(self) -> Tensor:
-        """Return scores minus hits."""
         return self.scores - self.hits
 
     def add(self, index: Tensor, scores: Tensor, hits: Tensor | None = None) -> None:

@@ -128,10 +128,7 @@ class _Following:
         return module.locations
 
     def _is_installed(self, spec: ModuleSpec) -> bool:
-        """Return True if a module belongs to an installed distribution; add that to ``versions``.
-
-        Dependencies of calsweep are not added.
-        """
+        """Return True for a module of an installed distribution; fill ``versions``."""
         place = Path(str(spec.origin))
         if spec.name in _needed() and SITES & {*place.parts}:
             return True

@@ -143,10 +143,7 @@ def named_plugins_only() -> Iterator[None]:
 
 
 def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
-    """Return the code hash of each part that is from a plugin, by a label such as ``loss NAME``.
-
-    The parts are those of a stage's request, and its model.
-    """
+    """Return the code hash of each part or model of a plugin, by a label such as ``loss NAME``."""
     looked: list[tuple[Catalogue[Any], str]] = [(MODELS, "".join(model.partition(":")[:2]))]
     for part in parts:
         looked += ((catalogue, part) for catalogue in PARTS)

@@ -92,7 +92,6 @@ class _HeadStack:
         self._buffers = [dict(trainer.head.named_buffers()) for trainer in trainers]
 
     def train_epoch(self) -> list[dict[str, float]]:
-        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` metrics of each."""
         view = self._first.view()
         orders, noises = zip(*(trainer.draw_order() for trainer in self.trainers), strict=True)
         for trainer, noise in zip(self.trainers, noises, strict=True):

@@ -160,7 +160,6 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of this process's part."""
         return gradient[ctx.part], None, None
 
 

@@ -92,7 +92,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         keep_after: Number of first epochs that are never kept, in [0, epochs); 0 if ``keep`` is
             ``last``.
         learns: Trained weights: ``all``, or only the classifier (``head``), on features of the
-            extractor in evaluation mode. For ``@pretrained`` networks.
+            extractor in evaluation mode. For pretrained networks.
         compile: Whether ``torch.compile`` compiles the feature extractor: faster after a minute or
             more, and the same up to rounding. It needs a C++ compiler, or Triton on a GPU. A short
             last batch runs uncompiled. So does a network that is not a single graph

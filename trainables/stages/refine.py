@@ -81,10 +81,7 @@ class RefineStage(StageRun, stage="refine"):
         return self.trainer.refinement.epochs
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also trains those of ``others`` that fit into the same steps, if any.
-
-        They have the same extractor, refinement and ``together_key``, and no stored outcome.
-        """
+        """Return a run that also trains ``others`` of the same network and ``together_key``."""
         key, request = self.trainer.refinement.together_key(), self.request
         if key is None:
             return self
