@@ -231,11 +231,11 @@ class StageComputation(Computation):
     def _begin(self) -> StageRun | None:
         """Open the stage; return None if another worker has computed it or is computing it."""
         data = self.bench.task(self._request.data, self._graph)
-        lock = self.bench.store.lock(self._request.ref)
-        if not lock.take():
+        # Keep the lock while waiting: it measures how long its holder has been silent.
+        self._lock = self._lock or self.bench.store.lock(self._request.ref)
+        if not self._lock.take():
             self.bench.pause(WAIT_SECONDS)
             return None
-        self._lock = lock
         if found := self.bench.store.find(self._request.ref):
             self.metrics, self.history = _recorded(found, self._work.score)
             self.reused = True
