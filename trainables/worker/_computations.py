@@ -343,6 +343,9 @@ class TestComputation(Computation):
         # Measure the default first: features of the chosen network stay cached for other jobs.
         if work.default is not None and store.find(work.default) is not None:
             default = evaluate_on_test(store, work.default, data, device, last)[1].key
+        elif work.default is not None:
+            fault = store.fault(work.default)
+            self.bench.notices.append(f"{self.what} excludes the published default: {fault}")
         metrics, artifact = evaluate_on_test(store, work.artifact, data, device, last)
         rows = artifact.tensors("test")
         # Errors of an image's pixels are dependent, so a plugin's metric has no floor for them.
