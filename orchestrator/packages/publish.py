@@ -111,7 +111,10 @@ def _copy_plugin(kept: Path, folder: Path) -> None:
             if not is_inside(path, kept):
                 raise InputError(f"{path} links to a file outside the plugin, which may be private")
             if not MEMBER.fullmatch(name):
-                raise InputError(f"plugin file {path.name!r}: rename it; use letters, digits, ._-")
+                raise InputError(
+                    f"plugin file {str(path.relative_to(kept))!r}: rename it, or its folder; names "
+                    "begin with a letter, a digit or _ and have only letters, digits and ._-"
+                )
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copyfile(path, folder / name)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
 from orchestrator.storage.shelf import BucketShelf, Shelf
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
@@ -39,7 +39,8 @@ def collect_garbage(
     """Remove dropped sweeps, and artifacts that no kept sweep needs; return counts and sizes.
 
     A closed study needs the artifacts of its choice for every seed, their upstream artifacts, and
-    the test predictions of its choice and of the published default. A study that is not closed
+    the test predictions of its choice and of the published default. If a sweep is open, it also
+    needs the published defaults that are not measured yet. A study that is not closed
     needs all its artifacts, so that it can be resumed.
 
     A sweep is open while it runs, or if it was interrupted, its journal was cut, or a machine
@@ -159,7 +160,18 @@ class _Needs:
             for trial in stored
             if trial.role != "search" or chosen.get(trial.study, trial.key) == trial.key
         }
+        if self.open:
+            self.artifacts |= {trial.ref for trial in map(_unmeasured_default, closed) if trial}
         self.predictions = {trial.default_predictions for trial in ledger.trials.values()}
+
+
+def _unmeasured_default(study: Study) -> Trial | None:
+    """Return the published default of a closed study, if a resumed sweep still measures it."""
+    chosen = study.chosen_trial
+    if chosen is None or chosen.default_predictions:
+        return None
+    first = next(iter(study.begun.values()))
+    return first if first.artifact else None
 
 
 def _clear(shelf: Shelf, kind: str, entries: list[Entry], dry_run: bool) -> Removal:

@@ -151,7 +151,12 @@ class SweepFolder:
                 if self.control() == CANCEL:
                     self.set_control("")  # The request was for an earlier run.
             except Timeout as error:
-                raise InputError(f"sweep {self.name!r} is being run by {self.owner()}") from error
+                owner = self.owner()
+                elsewhere = " on " in owner and f" on {os.uname().nodename}," not in owner
+                remedy = f"; if that machine no longer exists, remove {self._run_lock}"
+                raise InputError(
+                    f"sweep {self.name!r} is being run by {owner}{remedy * elsewhere}"
+                ) from error
             except AwayError as error:
                 raise InputError(str(error)) from error
             except OSError as error:

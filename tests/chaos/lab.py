@@ -1,12 +1,12 @@
 """A sweep on a disk that is too small, and folders for sweeps."""
 
-import contextlib
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sweeps import Done, Sweep, statuses
+
+from tests.orchestrator.disks import mounted
 
 WRONG_INPUT = 2
 
@@ -51,17 +51,3 @@ def check_full_disk(lab: Lab, calm: Sweep, part: float) -> None:
         assert sweep.finished()[: len(finished)] == finished
         assert sweep.faults(calm) == []
         assert set(statuses(sweep.database)) == {"FINISHED"}
-
-
-@contextlib.contextmanager
-def mounted(place: Path, size: int) -> Iterator[None]:
-    """Mount a small file system; needs to be root."""
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],
-        check=True,
-        capture_output=True,
-    )
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -1,12 +1,13 @@
 import os
 import signal
 import socket
-import subprocess
 from dataclasses import dataclass
 
 import pytest
-from lab import Lab, check_full_disk, mounted
+from lab import Lab, check_full_disk
 from sweeps import Command, Done, Sweep, gone, statuses
+
+from tests.orchestrator.disks import require_mounts
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 SIZE = {"recipes": "ce, ce+ts", "trials": 1, "epochs": 60}
@@ -74,10 +75,5 @@ def test_a_sweep_without_its_tracking_server_finishes_and_names_the_sync_command
 
 
 def test_a_full_disk_ends_a_sweep_and_more_space_lets_the_sweep_continue(story, lab, tmp_path):
-    # Only that nothing can be mounted excuses it; what comes later is a failure.
-    try:
-        with mounted(tmp_path, 2**20):
-            pass
-    except (subprocess.CalledProcessError, FileNotFoundError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
+    require_mounts(tmp_path)
     check_full_disk(lab, story.sweep, 0.6)

@@ -192,6 +192,18 @@ class History:
         time.sleep(self.rng.uniform(0.2, 0.9) * self.seconds)
         return running
 
+    def interrupted(self, kind: signal.Signals) -> Told:
+        """Start the sweep and send it a signal, earlier if it has ended by then."""
+        codes = (0, -kind, *((130, 143) if kind is not signal.SIGKILL else ()))
+        for _ in range(3):
+            self.another()
+            told = self.checked(self.begin().kill(kind), codes)
+            self.status()
+            if told.code:
+                break
+            self.seconds /= 3
+        return told
+
     def finish(self) -> None:
         """Run the sweep to its end, and compare its table with the undisturbed one."""
         told = self.call(*self.starting())
@@ -208,10 +220,13 @@ class History:
         """Fail unless an address holds the sweep's runs."""
         from sqlalchemy import create_engine, text
 
+        query = (
+            "select e.name, count(*) from experiments e join runs using (experiment_id) group by 1"
+        )
         with create_engine(uri).connect() as found:
-            names = {name for (name,) in found.execute(text("select name from experiments"))}
-        if self.spec["name"] not in names:
-            self.broken(f"{uri} has only {names}")
+            runs = dict(map(tuple, found.execute(text(query))))
+        if runs.get(self.spec["name"], 0) < 2:  # One has the tables and the report.
+            self.broken(f"{uri} has only {runs}")
 
     def ends(self) -> None:
         """Check a sweep that has ended."""
@@ -288,9 +303,7 @@ class History:
 
     def kill(self) -> None:
         """A killed sweep loses no trial that ended, not even by a collection."""
-        self.another()
-        self.checked(self.begin().kill(signal.SIGKILL), (-9, 0))
-        self.status()
+        self.interrupted(signal.SIGKILL)
         if self.ended and self.rng.random() < 0.5:
             self.follow(self.call("storage", "gc", *self.storage))
             self.status()
@@ -298,11 +311,8 @@ class History:
 
     def stop(self) -> None:
         """A stopped sweep prints the command that resumes it."""
-        self.another()
-        kind = self.rng.choice([signal.SIGINT, signal.SIGTERM])
-        told = self.checked(self.begin().kill(kind), (130, 143, 0, -2, -15))
-        self.status()
-        if told.code == 130 and self.ended and not self.follow(told):
+        told = self.interrupted(self.rng.choice([signal.SIGINT, signal.SIGTERM]))
+        if told.code == 130 and not self.follow(told) and self.ended:
             self.broken(f"no remedy: {told.out}{told.err}")
         self.finish()
 
@@ -367,6 +377,7 @@ class History:
 
     def fresh(self) -> None:
         """A fresh sweep leaves the old one as it is, also when it is dropped."""
+        self.follow(self.call("storage", "gc", *self.storage))  # Else the drop removes more.
         before, stored = self.table(), self.outcomes()
         told = self.call(*self.starting(), "--fresh")
         self.follow(told)
@@ -446,7 +457,7 @@ class History:
             sweeps.logits(self.folder, "logits", 1)
         before, place = self.best(), self.place
         self.place = "relabelled"
-        self.call("run", "drawn.yaml", *self.storage, "--quiet")
+        self.follow(self.call("run", "drawn.yaml", *self.storage, "--quiet"))
         self.same("best after other test labels", self.best(), before)
         shutil.rmtree(self.store)
         self.place = place

@@ -163,7 +163,12 @@ BUGS = {
     "a job that wants a whole GPU gets its share again": (jobs, "next_attempt", "gpus=1.0, ", ""),
     "a process that hangs is left alone": (Silence, "hung", "silent > self.limit", "False"),
     "a lock is never released": (StageComputation, "close", "self._lock.release()", "pass"),
-    "a lock is not waited for": (StageComputation, "_begin", "not lock.take()", "lock is None"),
+    "a lock is not waited for": (
+        StageComputation,
+        "_begin",
+        "not self._lock.take()",
+        "self._lock is None",
+    ),
     "epochs are told from the wrong place": (
         Worker,
         "_report",

@@ -72,12 +72,12 @@ class Plugin:
         brought = self.source.brought
         counts = Counter(name.partition(".")[0] for name in brought.modules)
         files = [(self.source.root.name, len(self.source.files)), *sorted(counts.items())]
-        parts = ["by content " + ", ".join(f"{name} ({_files(count)})" for name, count in files)]
+        covers = "the content of " + ", ".join(f"{name} ({_files(count)})" for name, count in files)
         if versions := sorted(brought.versions.items()):
-            parts.append("by version " + ", ".join(map(" ".join, versions)))
+            covers += ", and the versions of " + ", ".join(map(" ".join, versions))
         if brought.computed:
-            parts.append("not imports by computed names: " + ", ".join(brought.computed))
-        return f"its key covers {'; '.join(parts)}"
+            covers += f"; not covered: imports of computed names ({', '.join(brought.computed)})"
+        return f"its code hash covers {covers}"
 
 
 def _files(count: int) -> str:

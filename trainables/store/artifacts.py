@@ -199,7 +199,7 @@ class ArtifactStore:
         if not ref.key:  # Its path would be the folder of all artifacts of the stage.
             return None
         directory = self.path(ref)
-        if not directory.exists() and not self._pulled(ref):
+        if not self.holds(ref) and not self._pulled(ref):
             return None
         if found := _damage(directory):
             self._damaged[ref] = f"{directory} is damaged ({found})"
@@ -220,14 +220,22 @@ class ArtifactStore:
 
     def holds(self, ref: ArtifactRef) -> bool:
         """Return True if an artifact is in the local folder, intact or not."""
-        return self.path(ref).exists()
+        path = self.path(ref)
+        if path.exists():
+            return True
+        # The client of a network file system may remember for a minute that the artifact was
+        # missing. It asks the server again when a process opens a folder.
+        for folder in reversed(path.parents[:LEVELS]):
+            with suppress(OSError):
+                os.close(os.open(folder, os.O_RDONLY))
+        return path.exists()
 
     def contains(self, ref: ArtifactRef) -> bool:
         """Return True if the folder or bucket has an artifact with its weights, damaged or not."""
         if not ref.key:
             return False
         path = self.path(ref)
-        if (path / MANIFEST).is_file():
+        if self.holds(ref) and (path / MANIFEST).is_file():
             return not self.is_dropped(ref)
         return self._cache is not None and self._cache.has(path)
 

@@ -29,8 +29,9 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
     """The lock of the process that computes an artifact, on a file that all nodes share.
 
     As a context manager it waits until the lock is free. If its holder dies, the lock is released.
-    ``take`` ignores a holder that was silent for ``PATIENCE_SECONDS``: computing a stage twice
-    wastes time, but waiting forever is a deadlock.
+    ``take`` ignores a holder that was silent for ``PATIENCE_SECONDS`` since the first call:
+    computing a stage twice wastes time, but waiting forever is a deadlock. It only compares times
+    of this process, because clocks differ between machines and can be set.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,6 +39,7 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
             path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = FileLock(path, mode=LOCK_MODE)
+        self._sign, self._since = 0, 0.0
 
     @permitted()
     def take(self) -> bool:
@@ -45,7 +47,9 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            return time.time() - os.stat(self.path).st_mtime > PATIENCE_SECONDS
+            if (sign := os.stat(self.path).st_mtime_ns) != self._sign:
+                self._sign, self._since = sign, time.monotonic()
+            return time.monotonic() - self._since > PATIENCE_SECONDS
         self.keep()
         return True
 

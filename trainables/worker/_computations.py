@@ -231,11 +231,11 @@ class StageComputation(Computation):
     def _begin(self) -> StageRun | None:
         """Open the stage; return None if another worker has computed it or is computing it."""
         data = self.bench.task(self._request.data, self._graph)
-        lock = self.bench.store.lock(self._request.ref)
-        if not lock.take():
+        # Keep the lock while waiting: it measures how long its holder has been silent.
+        self._lock = self._lock or self.bench.store.lock(self._request.ref)
+        if not self._lock.take():
             self.bench.pause(WAIT_SECONDS)
             return None
-        self._lock = lock
         if found := self.bench.store.find(self._request.ref):
             self.metrics, self.history = _recorded(found, self._work.score)
             self.reused = True
@@ -343,6 +343,9 @@ class TestComputation(Computation):
         # Measure the default first: features of the chosen network stay cached for other jobs.
         if work.default is not None and store.find(work.default) is not None:
             default = evaluate_on_test(store, work.default, data, device, last)[1].key
+        elif work.default is not None:
+            fault = store.fault(work.default)
+            self.bench.notices.append(f"{self.what} excludes the published default: {fault}")
         metrics, artifact = evaluate_on_test(store, work.artifact, data, device, last)
         rows = artifact.tensors("test")
         # Errors of an image's pixels are dependent, so a plugin's metric has no floor for them.

@@ -79,7 +79,7 @@ class InputBook:
         open_inside(self._storage.data / key / "split.json", folder).close()
         prepared = PreparedData.open(self._storage.data / key)
         if prepared.key != key:
-            raise InputError(f"{prepared.directory} has data of the key {prepared.key}")
+            raise InputError(f"{prepared.directory}: expected key {key}, got {prepared.key}")
         for path in (prepared.directory / "test").glob("*.npy"):
             open_inside(path, folder).close()
         return StoredInputs(prepared.info, prepared.test())

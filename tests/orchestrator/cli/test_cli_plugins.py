@@ -128,7 +128,7 @@ def test_the_example_passes_every_check(calsweep):
     code, out, err = calsweep("doctor", "--plugin", EXAMPLE)
     assert (code, err) == (0, "")
     *lines, covered, last = out.splitlines()
-    covers = "its key covers by content calsweep_example (4 files)"
+    covers = "its code hash covers the content of calsweep_example (4 files)"
     assert covered == f"info    plugin calsweep_example: {covers}"
     assert all(line.startswith("ok  ") for line in lines)
     assert re.fullmatch("plugin calsweep_example, code [0-9a-f]{12}: 24 of 24 checks passed", last)
@@ -253,7 +253,7 @@ def test_a_sweep_file_named_like_the_plugin_is_not_read_as_a_search_space(calswe
     code, out, err = calsweep("plan", "spy.yaml")
     assert (code, err) == (0, "")
     assert "gce.q" in out
-    assert "plugin spy: its key covers by content spy.py (1 file)\n" in out
+    assert "plugin spy: its code hash covers the content of spy.py (1 file)\n" in out
 
 
 @pytest.mark.parametrize(

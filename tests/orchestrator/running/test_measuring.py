@@ -10,8 +10,10 @@ from orchestrator.running.drive import Measurement, MeasuringSource, pending_mea
 from orchestrator.storage.events import Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.spec import parse_sweep
+from tests.network_folder import Client
 from trainables.common.stages import ArtifactRef
 from trainables.jobs import Fault, FaultKind, Job, Measured, Report, Status, TestWork
+from trainables.store.artifacts import ArtifactStore
 
 
 def chosen_one(key: str, upstream: str | None = None, before: str | None = None) -> Any:
@@ -25,7 +27,7 @@ def chosen_one(key: str, upstream: str | None = None, before: str | None = None)
     return SimpleNamespace(trial=trial, ref=ArtifactRef("train", f"a{key}"), objective=0.5)
 
 
-DEFAULT = ArtifactRef("train", "d")
+DEFAULT = ArtifactRef("train", "dd")
 
 
 def state_of(seeds: Sequence[Any], default: ArtifactRef | None = None) -> Any:
@@ -67,6 +69,17 @@ def test_default_that_is_there_is_measured_once() -> None:
     assert lost.chosen.trial.key == "b"
     (lost,) = pending_measurements(state, past, lambda ref: ref.key != "p")
     assert (lost.chosen.trial.key, lost.default) == ("a", DEFAULT)
+
+
+def test_default_that_another_machine_has_just_stored_is_measured(tmp_path: Path) -> None:
+    store, client = ArtifactStore(tmp_path), Client()
+    with client.reading():
+        assert not store.contains(DEFAULT)
+    store.write(DEFAULT, {}, {})
+    state = state_of([chosen_one("a")], default=DEFAULT)
+    with client.reading():
+        (one,) = pending_measurements(state, Ledger(), store.contains)
+    assert one.default == DEFAULT
 
 
 def source_of(

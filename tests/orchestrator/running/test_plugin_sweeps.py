@@ -133,7 +133,7 @@ def test_a_plugin_next_to_the_sweep_file_is_computed_resumed_and_reproduced(tmp_
     assert main(["plan", str(path)]) == 0
     told = capsys.readouterr().out
     assert "plugin gce, code " in told
-    assert "plugin gce: its key covers by content gce.py (1 file)\n" in told
+    assert "plugin gce: its code hash covers the content of gce.py (1 file)\n" in told
     with one_process():
         first = run_sweep(load_sweep(path))
         assert first.status == "finished"

@@ -134,6 +134,17 @@ def test_the_predictions_of_a_published_default_stay_though_its_network_goes(roo
     assert room.left() == {TRAIN_A, default}
 
 
+def test_a_published_default_stays_until_a_resumed_sweep_has_measured_it(room: Room) -> None:
+    both = (*trial("k1", "t|ce", "train", TRAIN_B), *trial("k0", "t|ce", "train", TRAIN_A))
+    room.sweep("one", *both, CLOSED, status="interrupted")
+    room.collect()
+    assert {TRAIN_A, TRAIN_B} <= room.left()
+    measured = {"event": "evaluated", "key": "k0", "study": "t|ce", "seed": 0, "metrics": {}}
+    room.sweep("one", {**measured, "default_predictions": "de" * 32}, status="interrupted")
+    room.collect()
+    assert TRAIN_B not in room.left()
+
+
 EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
 FIRST, SECOND = trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B)
 FURTHER = trial("k1", "t|ce", "train", TRAIN_B, role="seed")

@@ -125,7 +125,13 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
             (sweep.path / "owner").write_text("process 7 on ada")
             with pytest.raises(InputError) as refusal:
                 again.owned().__enter__()
-            assert str(refusal.value) == "sweep 'one' is being run by process 7 on ada"
+            assert str(refusal.value) == (
+                "sweep 'one' is being run by process 7 on ada; if that machine no longer exists, "
+                f"remove {sweep.path / 'run.lock'}"
+            )
+            (sweep.path / "run.lock").unlink()
+            with again.owned():
+                assert again.is_owned()
         assert not again.is_owned()
     with pytest.raises(ZeroDivisionError), sweep.owned():
         raise ZeroDivisionError

@@ -740,6 +740,26 @@ def test_a_single_delivery_waits_for_seconds(writer, waits, caplog):
     assert [record.getMessage() for record in caplog.records] == told
 
 
+def test_after_an_outage_of_ten_minutes_everything_is_delivered(writer, monkeypatch, tmp_path):
+    waited, opened, outage = list[float](), _shipper.open_tracker, 600
+
+    def open_tracker(*given, **options):
+        if sum(waited) < outage:
+            raise UnreachableError("connection refused")
+        return opened(*given, **options)
+
+    monkeypatch.setattr(_shipper, "time", clock(waited.append, lambda: sum(waited)))
+    monkeypatch.setattr(_shipper, "open_tracker", open_tracker)
+    writer.start()
+    study = writer.open("ce")
+    writer.close(study, writer.trial(study, 0, 0.5))
+    writer.end()
+    uri = f"folder:{tmp_path}/tracked"
+    runs = sync(writer.path, uri, parent_pid=os.getpid()).runs
+    assert outage <= sum(waited) < outage + 10
+    assert runs == 2  # Of the study and the trial.
+
+
 @pytest.mark.parametrize("deliver", [sync, start_shipper])
 def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
     with pytest.raises(InputError, match="'mlruns' is not supported"):

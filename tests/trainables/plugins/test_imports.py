@@ -209,8 +209,8 @@ def test_a_package_that_imports_by_computed_names_counts_whole(tmp_path, lab):
     names = ["mylab", "mylab.a", "mylab.b", "mylab.inner", "mylab.inner.c"]
     assert [*found.source.brought.identity] == [f"module {name}" for name in names]
     assert found.covers == (
-        "its key covers by content mine.py (1 file), mylab (5 files); "
-        "not imports by computed names: __init__.py, line 3"
+        "its code hash covers the content of mine.py (1 file), mylab (5 files); "
+        "not covered: imports of computed names (__init__.py, line 3)"
     )
 
 

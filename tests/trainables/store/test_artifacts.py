@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from tests.buckets import disturbed_buckets, log_in, make_bucket
+from tests.network_folder import Client
 from tests.own_process import OwnProcess, run_script
 from trainables.common.errors import StorageError
 from trainables.common.files import damage
@@ -396,3 +397,20 @@ def test_a_lock_is_free_again_when_its_process_dies(store):
     assert lock.take()
     with lock:
         assert store.find(ArtifactRef("train", KEY)) is None
+
+
+def test_an_artifact_of_another_machine_is_seen_at_once(tmp_path: Path) -> None:
+    """Though this machine has just asked for it, and remembers that it was missing."""
+    store, client, ref = ArtifactStore(tmp_path / "store"), Client(), ArtifactRef("train", KEY)
+    ways: list[Callable[[ArtifactRef], object]] = [store.find, store.holds, store.contains]
+    for way in ways:
+        with client.reading():
+            assert not way(ref)
+    put(store)
+    path = store.path(ref)
+    for way in ways:
+        for folder in (path, path.parent, path.parent.parent, store.root):
+            client.missing.add(folder)
+            with client.reading():
+                assert not path.exists()
+                assert way(ref)

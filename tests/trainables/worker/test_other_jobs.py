@@ -61,8 +61,10 @@ def test_default_is_measured_if_it_is_there(workshop, chain):
         (ArtifactRef("train", "0" * 64), None),
         (None, None),
     ):
-        measured = measure(workshop, trained, default=default).measured
-        assert measured.default == expected
+        report = measure(workshop, trained, default=default)
+        assert report.measured.default == expected
+        excluded = [text for text in report.notices if "excludes the published default: " in text]
+        assert len(excluded) == (default is not None and expected is None)
 
 
 def test_diagram_and_configuration_are_written(workshop, chain, tmp_path):

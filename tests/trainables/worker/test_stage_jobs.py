@@ -3,6 +3,7 @@ import os
 import re
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -143,12 +144,30 @@ def test_a_worker_waits_for_another_one_that_computes_the_same_stage(place):
 def test_silent_worker_is_not_waited_for(place, monkeypatch):
     """A scheduler may have stopped it, and its process then lies idle with the lock."""
     with place.lock() as held, on_a_clock() as clock:
-        monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: clock.now))
-        os.utime(held.path, (0, clock.now - locks.PATIENCE_SECONDS + 0.1))
+        monkeypatch.setattr(locks, "time", SimpleNamespace(monotonic=lambda: clock.now))
         worker = place.worker()
+        assert worker.step().status == Status.WAITING
+        clock.now += locks.PATIENCE_SECONDS - 0.3
         assert [worker.step().status for _ in range(2)] == [Status.WAITING, Status.RUNNING]
-        assert clock.paused == [0.2]
+        assert clock.paused == [0.2, 0.2]
+        assert held.path.exists()
         assert finish(worker)[-1].status == Status.FINISHED
+
+
+@pytest.mark.parametrize("shift", [-1e6, 1e6], ids=["behind", "ahead"])
+def test_other_clocks_change_nothing_about_a_lock(place, monkeypatch, shift):
+    """The holder's machine has another clock, and then ceases to exist."""
+    lock, now = place.lock(), 1000.0
+    monkeypatch.setattr(locks, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    with place.lock() as held:
+        for _ in range(3):  # Each is a sign of life.
+            shift += 1
+            os.utime(held.path, (0, time.time() + shift))
+            assert not lock.take()
+            now += locks.PATIENCE_SECONDS
+        assert not lock.take()
+        now += 1
+        assert lock.take()
 
 
 def test_worker_gives_signs_of_life(place):
