@@ -168,12 +168,18 @@ class SweepFolder:
                 raise
 
     def _leave_no_trace(self) -> None:
-        """Remove the folder of a sweep that was refused before its first run."""
-        if not self.exists:
-            for path in self.state_files:
-                path.unlink(missing_ok=True)
-            with suppress(OSError):  # Someone else may have put a file there.
-                self.path.rmdir()
+        """Remove the folder of a sweep that was refused before its first run, and empty parents."""
+        if self.exists:
+            return
+        for path in self.state_files:
+            path.unlink(missing_ok=True)
+        data = self.path.parents[1] / "data"
+        with suppress(OSError):  # Someone else may have put a file there.
+            self.path.rmdir()
+            self.path.parent.rmdir()
+            for lock in data.glob(".*.lock"):  # Of the data for which the sweep was refused.
+                lock.unlink()
+            data.rmdir()
 
     def is_owned(self) -> bool:
         """Return True if a process runs this sweep now; needs only read access."""

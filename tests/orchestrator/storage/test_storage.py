@@ -155,6 +155,24 @@ def test_a_refused_sweep_leaves_only_files_that_were_there_before(
         pass
 
 
+@pytest.mark.parametrize("others", [(), ("sweeps/two",)])
+def test_the_first_sweep_of_a_storage_leaves_nothing_there_if_it_is_refused(
+    tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    for name in others:
+        (tmp_path / name).mkdir(parents=True)
+
+    def prepare() -> None:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / ".prepare.lock").touch()
+        raise InputError("no such data")
+
+    with pytest.raises(InputError), Storage(tmp_path).sweep("one").owned():
+        prepare()
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert kept == ({"sweeps", *others, "data", "data/.prepare.lock"} if others else set())
+
+
 @pytest.mark.usefixtures("far_east")
 def test_the_owner_file_says_who_runs_a_sweep_and_since_when(tmp_path: Path) -> None:
     sweep = Storage(tmp_path).sweep("one")
