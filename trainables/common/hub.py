@@ -70,7 +70,7 @@ def download(address: HubAddress, patterns: Sequence[str], where: str) -> Path:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Turn the client's errors into ``InputError``, or ``AwayError`` if a later try may succeed."""
+    """Turn the client's errors into ``InputError``, or ``AwayError`` if the Hub is away or busy."""
     from huggingface_hub import errors
 
     try:
