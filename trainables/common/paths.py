@@ -165,9 +165,9 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Raise ``InputError`` if a path for results is below a file, or it or its folder is read-only.
+    """Raise ``InputError`` if results cannot be written to a path.
 
-    A file that exists may be read-only, because it is replaced.
+    It must not be below a file, and its nearest existing folder, perhaps itself, must be writable.
     """
     place = local_path(path, what)
     existing = next((folder for folder in (place, *place.parents) if folder.exists()), place)

@@ -15,11 +15,11 @@ SHOWN = 3  # Maximum number of class names in a note.
 
 
 class DataNote(UserWarning):
-    """A note for the user on how ambiguous data was read."""
+    """A note for the user on a data set, such as on how ambiguous labels were read."""
 
 
 def note(place: Path | str, text: str) -> None:
-    """Show the user a ``DataNote`` about a file."""
+    """Show the user a ``DataNote`` about a file or a data set."""
     warnings.warn(f"{place}: {text}", DataNote, stacklevel=2)
 
 

@@ -90,7 +90,7 @@ def find_prepared(
     destination: Path | str,
     settings: Mapping[str, Any] | None = None,
 ) -> PreparedData | None:
-    """Return the data stored by ``prepare``, or None; reads no rows of the source, writes nothing."""
+    """Return the data stored by ``prepare``, or None; reads no source's rows and writes nothing."""
     return _find(find_reader(name, root, settings), split, Path(destination).absolute())
 
 
@@ -348,7 +348,7 @@ def _targets(path: Path) -> list[Path]:
 
 
 def _suite_sources(suites: Path) -> list[Path]:
-    """Return the image files of the sources of stored suites, except those sealed before."""
+    """Return the files and folders of stored suites' sources, except those sealed before."""
     sources: list[Path] = []
     for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}")):
         # A manifest that was sealed for an earlier task was sealed together with its sources.
