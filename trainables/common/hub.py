@@ -45,7 +45,7 @@ class HubAddress:
 
 
 def hub_client() -> Any:
-    """Return a client of the Hub; importing it takes a quarter of a second."""
+    """Return a client of the Hub; importing its package takes a quarter of a second."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="calsweep")

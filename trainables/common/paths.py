@@ -231,7 +231,7 @@ def bucket_address(folder: Path) -> str | None:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Convert a path in another machine's copy of a bucket to this machine's; keep other paths."""
+    """Return the path in this machine's copy of a bucket for one in any copy; keep other paths."""
     for folder in path.parents:
         address = bucket_address(folder)
         if address is not None:

@@ -47,8 +47,8 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     """Return the labels of every part as numbers of classes, (N,) int64 each.
 
     Labels are names of classes, where ``1``, ``01`` and ``1.0`` are the same name unless several of
-    them are classes. If some numbers are not names, and ``_countable`` is true, all numbers count
-    the classes from 0. A note tells the user how ambiguous numbers were read.
+    them are classes. If some numbers are not names, all numbers count the classes from 0, unless
+    ``_countable`` excludes this. A note tells the user how ambiguous numbers were read.
 
     Raises:
         InputError: If a label is not a class when it is read in this way.

@@ -108,7 +108,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image of 8 bits per channel; raise ``InputError`` if opening or decoding it fails."""
+    """Open an image; raise ``InputError`` if it is damaged or has more than 8 bits per channel."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
