@@ -49,7 +49,7 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file; refuses Python objects, damaged arrays, and arrays larger than memory."""
+    """An ``.npz`` file; refuses Python objects, damaged arrays, and arrays above free memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class ArrayArchive:
         return list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape; raise ``InputError`` if it is missing or damaged."""
+        """Return an array's type and shape; raise ``InputError`` if it is missing or refused."""
         if name not in self._members:
             raise self._refuse(
                 name, f"it does not exist; keys are {', '.join(self.names) or 'none'}"

@@ -146,7 +146,8 @@ class Meter:
         """Return ``epoch_seconds`` (mean; 0 before the first epoch) and ``peak_memory`` (bytes).
 
         The memory is that of tensors on the GPU, or on a CPU the resident memory of the process. If
-        the system does not report a peak, it is the largest value at the start and after an epoch.
+        the system does not report a peak of the latter, it is measured at the start and after each
+        epoch, and the largest value is returned.
         """
         peak = self._resident
         if self._device.type == "cuda":

@@ -13,8 +13,8 @@ GAP = " ... "
 ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
 LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
 WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
-# Users must be able to copy paths and addresses: each counts as PATH_LENGTH characters, and only
-# those longer than LONGEST_PATH are shortened.
+# Users must be able to copy addresses and paths of 60 characters and more: each counts as
+# PATH_LENGTH characters, and only those longer than LONGEST_PATH are shortened.
 PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=])(?=\S{60,})[\w.~-]*)/\S+")
 PATH_LENGTH, LONGEST_PATH = 40, 300
 # Messages of operating systems and libraries that ran out of memory or threads.
@@ -35,8 +35,8 @@ def printable(text: str) -> str:
 def one_line(text: str, longest: int) -> str:
     """Return text as one printable line, shortened if it is longer than ``longest`` characters.
 
-    Each path or address then counts as 40 characters (``PATH_LENGTH``) and stays whole, unless it
-    is itself very long.
+    Each address, or path of at least 60 characters, then counts as 40 characters (``PATH_LENGTH``)
+    and stays whole, unless it is longer than ``LONGEST_PATH``.
     """
     # Cut first, because escaping a very long text is slow.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))

@@ -26,7 +26,8 @@ def is_machines_fault(error: Exception) -> bool:
     """Return True if the same computation may succeed in another process or on another machine.
 
     Wrong values, arithmetic errors and lack of GPU memory recur on every machine. Faults of
-    devices, drivers, file systems and installations belong to one machine.
+    devices, drivers, file systems and installations belong to one machine. Failed assertions in GPU
+    kernels look like faults of a device; ``is_final`` finds them.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return False

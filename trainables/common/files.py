@@ -28,7 +28,7 @@ def follow_folder(folder: Path) -> None:
     """Give the group of a shared folder access to all new files of this process.
 
     A folder is shared if its group may write and new files inherit the group (``chmod 2775``). Its
-    mode then replaces the umask, which would exclude other users.
+    mode then replaces this process's umask, which may exclude the group.
     """
     with suppress(OSError):
         mode = folder.stat().st_mode

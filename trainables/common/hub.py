@@ -45,7 +45,7 @@ class HubAddress:
 
 
 def hub_client() -> Any:
-    """Return a client of the Hub; importing it takes a quarter of a second."""
+    """Return a client of the Hub; importing its package takes a quarter of a second."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="calsweep")
@@ -70,7 +70,7 @@ def download(address: HubAddress, patterns: Sequence[str], where: str) -> Path:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Turn the client's errors into ``InputError``, or ``AwayError`` if a later try may succeed."""
+    """Turn the client's errors into ``InputError``, or ``AwayError`` if the Hub is away or busy."""
     from huggingface_hub import errors
 
     try:

@@ -2,8 +2,9 @@
 
 Commands that compute nothing then start without them.
 
-Modules that they import have ``from trainables.common.later import Tensor, torch`` instead of
-imports of PyTorch. Module-level code, such as defaults and base classes, must not use these names.
+Modules that such commands import have ``from trainables.common.later import Tensor, torch``
+instead of imports of PyTorch. Module-level code, such as defaults and base classes, must not use
+these names.
 """
 
 import sys

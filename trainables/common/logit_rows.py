@@ -36,7 +36,7 @@ def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
 def as_tensor(values: Any, name: str) -> Tensor:
     """Return real numbers as a tensor, or raise ``InputError``; ``name`` is for the message.
 
-    The values are copied only if PyTorch cannot use the array's memory.
+    An array is copied only if it is read-only, not contiguous or of a type that PyTorch lacks.
     """
     if isinstance(values, torch.Tensor):
         values = values.detach()

@@ -92,7 +92,7 @@ def outlined(build: Callable[[], T]) -> T:
 
 
 def outline_modules(package: str) -> None:
-    """Execute all modules of a package without PyTorch, so that they register outlines."""
+    """Execute a package's modules except ``_registry`` without PyTorch; they register outlines."""
     with _lock, _without_torch():
         place = Path(str(import_module(package).__file__)).parent
         for module in pkgutil.iter_modules([str(place)]):

@@ -28,9 +28,10 @@ def redacted(address: str) -> str:
     """Return an address, valid or not, without login, query and fragment.
 
     If a password has a character such as ``/`` or ``#``, the address is ambiguous (``check_server``
-    refuses it), and ``SCHEME://***`` is returned; ``***`` replaces a text that has an ``@`` but no
-    scheme. A PostgreSQL address keeps its ``sslmode`` and its user, because password files are
-    searched by user.
+    refuses it), and ``SCHEME://***`` is returned, as for an invalid host; ``***`` replaces a text
+    with an invalid scheme, or with an ``@`` but no scheme. The address of a file on the disk
+    (``_ON_DISK``) only loses its query. A PostgreSQL address keeps its ``sslmode`` and its user,
+    because password files are searched by user.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -99,7 +100,7 @@ def _parts(rest: str) -> tuple[str, str, str, str]:
 
 
 def _secrets(address: str) -> set[str]:
-    """Return all texts that ``redacted`` removes from an address, whole and in pieces."""
+    """Return login, query and fragment, whole and in pieces, except a user ``redacted`` keeps."""
     login, _, _, extra = _parts(address.partition("://")[2])
     user, _, password = login.partition(":")
     values = {piece.partition("=")[2] or piece for piece in re.split("[?&;#]", extra)}
@@ -135,8 +136,9 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     """Return the absolute form of a user's path, where a leading ``~`` is expanded.
 
     Raises:
-        InputError: If it is empty, a URL, too long or has a control character. The message begins
-            with ``what``; for a URL, it ends with ``instead``, another allowed form.
+        InputError: If it is empty, a URL or too long, has a control character, or names an unknown
+            user (``~NAME``). The message begins with ``what``; for a URL, it ends with ``instead``,
+            another allowed form.
     """
     text = str(path)
     if not text:
@@ -163,7 +165,10 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Raise ``InputError`` if a path for results is below a file or in a read-only folder."""
+    """Raise ``InputError`` if results cannot be written to a path.
+
+    It must not be below a file, and its nearest existing folder, perhaps itself, must be writable.
+    """
     place = local_path(path, what)
     existing = next((folder for folder in (place, *place.parents) if folder.exists()), place)
     folder = existing.parent if existing == place and not existing.is_dir() else existing
@@ -226,7 +231,7 @@ def bucket_address(folder: Path) -> str | None:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Convert a path in another machine's copy of a bucket to this machine's; keep other paths."""
+    """Return the path in this machine's copy of a bucket for one in any copy; keep other paths."""
     for folder in path.parents:
         address = bucket_address(folder)
         if address is not None:

@@ -196,7 +196,7 @@ class Registry(Catalogue[type[T]]):
         return add
 
     def require(self, name: str) -> None:
-        """Raise ``InputError``, which lists similar names, if there is no such class."""
+        """Raise ``InputError``, which lists similar or all names, if there is no such class."""
         if name not in self:
             raise InputError(
                 f"unknown {self.noun} {name!r}; {known_names(name, self.names(), self.word)}"

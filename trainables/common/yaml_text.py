@@ -50,7 +50,7 @@ def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]
 
 
 def short(value: Any) -> str:
-    """Return a value for a message: at most 80 characters, without passwords."""
+    """Return a value for a message: at most 80 characters, an address without its secrets."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     text = redacted(repr(value)) if "://" in repr(value) else repr(value)
@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Build a node; limit its depth, and its size including repetitions by aliases."""
+        """Build a node; limit its depth, and the document's size with repetitions by aliases."""
         event, before = self.peek_event(), self._size
         self._depth += 1
         if self._depth > DEEPEST:
@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
-        """Return a node's tag; values that only YAML 1.1 reads as number or boolean are texts."""
+        """Return a node's tag; unquoted values that match ``YAML_1_1`` are texts."""
         surprises = kind is yaml.ScalarNode and implicit[0] and YAML_1_1.fullmatch(str(value))
         return TEXT if surprises else super().resolve(kind, value, implicit)
 

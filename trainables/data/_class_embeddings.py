@@ -43,8 +43,8 @@ def embedded_classes(
 ) -> tuple[str, ...]:
     """Return the names of the classes that have embeddings; empty if the file has none.
 
-    The classes are the sorted labels if labels are names, else the numbers of the embeddings' rows.
-    ``labels`` has the labels of each part, of which ``train`` is required.
+    The classes are the sorted labels if training labels are names, else the numbers of the
+    embeddings' rows. ``labels`` has the labels of each part, of which ``train`` is required.
     """
     if EMBEDDINGS not in names:
         return ()

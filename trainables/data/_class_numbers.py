@@ -46,9 +46,9 @@ def unnamed_classes(count: int) -> tuple[str, ...]:
 def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np.ndarray]:
     """Return the labels of every part as numbers of classes, (N,) int64 each.
 
-    Labels are names of classes, where ``1``, ``01`` and ``1.0`` are the same name. If some numbers
-    are not names, all numbers count the classes from 0. A note tells the user how ambiguous numbers
-    were read.
+    Labels are names of classes, where ``1``, ``01`` and ``1.0`` are the same name unless several of
+    them are classes. If some numbers are not names, all numbers count the classes from 0, unless
+    ``_countable`` excludes this. A note tells the user how ambiguous numbers were read.
 
     Raises:
         InputError: If a label is not a class when it is read in this way.
@@ -81,11 +81,11 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
 
 
 def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
-    """Return True if labels may count the classes from 0.
+    """Return True if numeric labels may count the classes from 0.
 
-    A number that is the name of a class, such as the label 2 for the classes 0 and 2, shows that
-    all labels are names, unless the classes are named 1 to K. ``named`` has all labels that are
-    such numbers.
+    ``named`` has the numeric labels that are names of classes. If there are any, such as 2 for the
+    classes 0 and 2, all numbers are names. Classes named 1 to K are the exception, because most
+    labels from 0 to K - 1 are then names too.
     """
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 
@@ -96,7 +96,7 @@ def _misfit(
     missing: Sequence[Label],
     values: dict[Label, int],
 ) -> str:
-    """Return the message for labels that are neither names nor numbers of classes."""
+    """Return the message for labels that cannot be read as classes."""
     neither = [k for k in missing if not 0 <= values.get(k, -1) < len(classes)]
     label = (neither or missing)[0]
     if label in values and all(whole_number(name) is None for name in classes):

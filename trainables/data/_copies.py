@@ -10,8 +10,9 @@ from trainables.common.errors import InputError
 from trainables.data._labels import note
 from trainables.data._rows import Rows
 
-# A quick key uses three pairs of eight-byte words of a row, so that it takes less than 1 % of the
-# preparation's time. Rows with the same key are then compared by a hash of their whole content.
+# A quick key uses at most three pairs of eight-byte words of an array's row, so that it takes less
+# than 1 % of the preparation's time. Rows with the same key are then compared by a hash of their
+# whole content.
 WORDS, WORD = 6, 8
 LEAST = 10  # A test part with fewer different copies is never refused.
 WEIGHTS = np.random.Philox(key=0).random_raw(WORDS) | np.uint64(1)

@@ -22,7 +22,7 @@ WORDS = {
     "test": "test",
     **{word: word for word in ("class", "logit", "scale")},
 }
-WHOLE = ("class_features", "logit_scale")  # Arrays that are not split into parts.
+WHOLE = ("class_features", "logit_scale")  # Arrays without parts, besides `classes`.
 COLUMN = re.compile(r"(features?|feats?|embeddings?|f|x)_?\d+", re.IGNORECASE)
 SPLIT = "split"
 
@@ -43,8 +43,8 @@ def feature_files(path: Path) -> ArrayFiles:
 def known_names(arrays: NamedArrays) -> dict[str, str]:
     """Return the names of the arrays in the file, by their plain names, such as ``labels_train``.
 
-    Arrays with other plain names are left out. An array of features or labels whose name has no
-    part has training rows.
+    Arrays other than features, labels, ``classes`` and ``WHOLE`` are left out. An array of features
+    or labels whose name has no part has training rows.
 
     Raises:
         InputError: If two arrays have the same plain name.

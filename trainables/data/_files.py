@@ -108,7 +108,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image of 8 bits per channel; raise ``InputError`` if opening or decoding it fails."""
+    """Open an image; raise ``InputError`` if it is damaged or has more than 8 bits per channel."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
@@ -179,7 +179,7 @@ def decoded_centre(
     path: Path | BinaryIO, size: tuple[int, int], resized: tuple[int, ...]
 ) -> np.ndarray:
     """Return an image's pixels (H, W, 3); see ``ImageFiles``."""
-    # Importing it takes a second.
+    # Importing torchvision takes a second.
     from torchvision.transforms.functional import center_crop, resize
 
     with opened(path) as image:
@@ -256,7 +256,8 @@ def list_classes(
 ) -> list[tuple[Path, int]]:
     """Return the wanted files of each folder ``folder/CLASS/below``, each with its class's number.
 
-    Files are sorted by class and name; ``noun`` is the word for one. Notes count other files.
+    Files are sorted by class and name. ``noun`` names one wanted file in messages. Notes count the
+    other files that are not hidden.
 
     Raises:
         InputError: If a class has no wanted file.

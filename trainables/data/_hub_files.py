@@ -29,7 +29,7 @@ Splits = dict[str, list[str]]
 
 
 class Column(NamedTuple):
-    """A column: its type on the Hub, such as ``Image``, and the names of its classes."""
+    """A column: its type, such as ``Image`` (see ``_column``), and the names of its classes."""
 
     kind: str
     classes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
 
 
 def _declared(card: Mapping[str, Any], tables: Sequence[str]) -> dict[str, Splits]:
-    """Return the configurations in the header of README.md; the default one is also named ""."""
+    """Return the configurations in README.md's header; one marked ``default`` is also named ""."""
     found: dict[str, Splits] = {}
     for entry in card.get("configs") or ():
         patterns = entry.get("data_files", f"{entry.get('data_dir', '')}*")
@@ -93,7 +93,8 @@ def _matching(tables: Sequence[str], patterns: str | Sequence[str]) -> list[str]
 def _by_name(tables: Sequence[str]) -> dict[str, Splits]:
     """Return the splits of each top folder, which is a configuration.
 
-    The folder ``data`` and folders named after splits belong to the default configuration.
+    Files outside folders, in ``data``, or in folders named after splits belong to the default
+    configuration.
     """
     folders: dict[str, list[str]] = {}
     for name in tables:
@@ -127,7 +128,7 @@ def read_features(path: Path) -> dict[str, Column]:
 
 
 def _column(field: Any, declared: Any) -> Column:
-    """Return a column as declared, or derived from its Parquet type."""
+    """Return a column as declared (``Image`` or ``ClassLabel``), else by its Parquet type."""
     import pyarrow.types as types
 
     if isinstance(declared, dict) and declared.get("_type") in ("Image", "ClassLabel"):

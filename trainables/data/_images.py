@@ -109,7 +109,7 @@ class ImageBatcher(Batcher):
         super().__init__(values, device)
         means, deviations = (torch.tensor(each, dtype=torch.float64) for each in (mean, std))
         self._scale = (1 / (255 * deviations)).float().view(1, -1, 1, 1).to(self.device)
-        # On a GPU, this format is fastest for convolutions; it is converted together with the type.
+        # On a GPU, `channels_last` is fastest for convolutions; `plain` converts format and type.
         on_cpu = self.device.type == "cpu"
         self._format = torch.preserve_format if on_cpu else torch.channels_last
         self._shift = (-means / deviations).float().view(1, -1, 1, 1).to(self.device)
@@ -146,7 +146,7 @@ class ImagesWithMargin(Images, kind="images-with-margin"):
     """Images stored larger than networks see them.
 
     Networks see a part of height and width ``shown``: a random one with ``crop-flip``, else the
-    centre.
+    centre (with ``resized-crop-flip``, that of the resized crop).
     """
 
     shown: tuple[int, int]

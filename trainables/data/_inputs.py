@@ -36,8 +36,9 @@ class Batcher:
 
     On the CPU the array is used as it is: a memory-mapped one stays mapped, so all trials of a node
     share it. For a GPU all rows are copied to it once, and batches are gathered there. Rows that
-    need more than half of the GPU's free memory stay on the host, and a thread reads each batch in
-    advance. The batches are the same in each case, and the host never waits for the GPU.
+    need more than half of the GPU's free memory, or are not ``movable``, stay on the host, and a
+    thread reads each batch in advance. The batches are the same in each case, and the host never
+    waits for the GPU.
 
     Args:
         values: (N, ...); must not change afterwards.

@@ -15,11 +15,11 @@ SHOWN = 3  # Maximum number of class names in a note.
 
 
 class DataNote(UserWarning):
-    """A note for the user on how ambiguous data was read."""
+    """A note for the user on a data set, such as on how ambiguous labels were read."""
 
 
 def note(place: Path | str, text: str) -> None:
-    """Show the user a ``DataNote`` about a file."""
+    """Show the user a ``DataNote`` about a file or a data set."""
     warnings.warn(f"{place}: {text}", DataNote, stacklevel=2)
 
 
@@ -36,8 +36,9 @@ def plain_labels(
 
     One-hot rows (N, K) become the names in ``classes`` if there are K, else numbers of columns.
     Booleans become the classes named true and false if these exist, else 1 and 0. Floats, or texts,
-    become integers if all are whole numbers. Blanks around names are removed. Notes tell the user
-    of one-hot rows, of booleans and floats that became numbers, and of removed blanks.
+    become integers if all are whole numbers. Blanks around names are removed; an empty name is an
+    ``InputError``. Notes tell the user of one-hot rows, of booleans and floats that became numbers,
+    and of removed blanks.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

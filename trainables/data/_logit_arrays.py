@@ -173,7 +173,8 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
 
     Columns of scores are named ``logit_CLASS`` or ``prob_CLASS`` (others are ignored). Or all
     columns are named by class numbers; the kind is then ``predictions`` (logits or probabilities).
-    Or a column ``logits`` or ``probs`` has a list per row.
+    Or a column ``logits``, ``probs`` or ``predictions`` has a list per row (Parquet); the first two
+    are preferred to columns per class.
     """
     single = {
         name: plain_name(match["kind"].lower())
@@ -204,7 +205,7 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
 
 
 def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
-    """Return the column of each class, by the class's name; sorted if all names are numbers."""
+    """Return the column of each class, by class name; sorted if all names are whole numbers."""
     classes: dict[str, str] = {}
     for column in columns:
         found = COLUMN.fullmatch(column)

@@ -84,7 +84,7 @@ class LogitFile:
         name: The name of the file or of the set.
         rows: All rows, or the rows to test on if the file has two parts.
         fit: The rows to fit on (validation) if the file has two parts, else None.
-        classes: The names of the classes; empty if labels are only numbers.
+        classes: The names of the classes; empty if the file has none.
     """
 
     name: str
@@ -186,7 +186,7 @@ def is_zero_shot(place: Path) -> bool:
 
 
 def _as_logits(arrays: NamedArrays) -> NamedArrays:
-    """Return zero-shot logits if an archive has class embeddings instead of scores."""
+    """Return zero-shot logits if arrays have class embeddings but no scores, else the arrays."""
     words = {word for name in arrays.names for word in name.split("_")}
     if words & {"logits", "probs"} or not words & {"class"}:
         return arrays
@@ -337,7 +337,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names; those in ``columns`` are placeholders of one-hot rows."""
+    """Return True if labels are names; labels of one-hot rows are placeholders (``columns``)."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 
@@ -462,7 +462,7 @@ def _array_parts() -> dict[tuple[str, str], Any]:
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """An unpickler for NumPy arrays in tuples and lists; any other name is an error."""
+    """An unpickler for NumPy arrays in tuples and lists; it refuses all other classes."""
 
     _known = _array_parts()
 

@@ -19,8 +19,8 @@ MASK_AUGMENTATIONS = ("none", "crop-flip", "scale-crop-flip", "crop-flip-light")
 VOID = 255  # Mask value of pixels that are ignored.
 MASK_OUTSIDE = 254  # Mask value outside of an image that is smaller than the stored size.
 IGNORED = -100  # Target that losses ignore.
-SAMPLED = 2**16  # Number of pixels, in all rows together, whose predictions are stored.
-HELD_PIXELS = 2**19  # Maximum number of pixels in a batch of an evaluation.
+SAMPLED = 2**16  # About how many pixels, in all rows together, have stored predictions.
+HELD_PIXELS = 2**19  # Maximum number of pixels in a batch of an evaluation, unless it is one row.
 SCALES = (0.5, 2.0)
 LIGHT = 0.2  # Largest change of contrast, as a share, and of brightness, in standard deviations.
 

@@ -90,7 +90,7 @@ def find_prepared(
     destination: Path | str,
     settings: Mapping[str, Any] | None = None,
 ) -> PreparedData | None:
-    """Return the data stored by ``prepare``, or None; reads no source and writes nothing."""
+    """Return the data stored by ``prepare``, or None; reads no source's rows and writes nothing."""
     return _find(find_reader(name, root, settings), split, Path(destination).absolute())
 
 
@@ -177,7 +177,8 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
 def _counted(data: PreparedData, name: str) -> PreparedData:
     """Return prepared data, or raise ``InputError`` if the whole test part was copied.
 
-    Older versions did not count copies. They are counted now if rows are unencoded and not sealed.
+    Older versions did not count copies. They are counted now if rows are stored as the source gives
+    them and this process is not sealed.
     """
     inputs = data.info.inputs
     as_given = inputs.given == (inputs.dtype, inputs.row)
@@ -347,7 +348,7 @@ def _targets(path: Path) -> list[Path]:
 
 
 def _suite_sources(suites: Path) -> list[Path]:
-    """Return the image files of the sources of stored suites, except those sealed before."""
+    """Return the files and folders of stored suites' sources, except those sealed before."""
     sources: list[Path] = []
     for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}")):
         # A manifest that was sealed for an earlier task was sealed together with its sources.

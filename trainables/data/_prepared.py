@@ -144,7 +144,7 @@ class PreparedData:
         fingerprint: SHA-256 (hex) of the whole unsplit data set.
         split: How it was split.
         counts: Number of rows of ``train``, ``validation`` and ``test``.
-        files: Size and SHA-256 of every file, by its path below ``directory``.
+        files: Size and SHA-256 of every ``.npy`` file, by its path below ``directory``.
         copies: Counts of rows that are in two parts; None if they were not counted.
     """
 

@@ -193,7 +193,7 @@ class OfficialReader(PublishedReader, ListedReader):
             raise InputError(f"dataset {self.name!r} does not exist; {self.instruction()}")
 
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return both official parts as lists of files; unpack the archive first if necessary."""
+        """Return the official parts as lists of files; unpack the archive first if necessary."""
         self.make_ready()
         classes, train, test = self.listing()
         files = self.image_files

@@ -129,7 +129,7 @@ def fingerprint(*parts: Rows | None) -> str:
     return digest.hexdigest()
 
 
-# Each draw has its own stream of random numbers, so that changing one size changes no other draw.
+# Each draw has its own stream of random numbers, so that they do not depend on other draws' sizes.
 STREAMS = {"test": 0, "validation": 1, "train_limit": 2, "test_limit": 3, "long_tail": 4}
 MAX_SEED = 2**63 - 1
 OWN, ALL, TENTH = "own", "all", 0.1

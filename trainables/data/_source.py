@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """Whether a data set can be read now, for ``calsweep doctor``.
+    """Whether a data set can be read now, and otherwise how to get it.
 
     Attributes:
         present: Whether it can be read without a download.

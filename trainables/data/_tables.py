@@ -44,7 +44,7 @@ def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) 
     """Return columns of a table by name, (N,) each; ``numbers`` are read as float64.
 
     Columns ``names`` of a CSV file are unchanged strings in arrays of objects. Columns of a Parquet
-    file keep their types; lists of one length become an array (N, K).
+    file keep their types, but lists of one length become an array (N, K), mostly of 64-bit numbers.
     """
     read = _read_parquet if path.suffix == ".parquet" else _read_csv
     try:

@@ -227,7 +227,10 @@ AS_STORED = WholeImages((1, 1), 3, (0.0,) * 3, (1.0,) * 3, "none", shorter=1)
 
 
 def read_pictures(name: str, root: Path | str) -> Source:
-    """Read images like ``read_source``; those in files are not resized. See ``pictures``."""
+    """Read images like ``read_source``, but do not resize images that are files of their own.
+
+    ``pictures`` converts the rows, whether they are pixels or the bytes of files.
+    """
     reader = find_reader(name, root)
     if not isinstance(reader, ListedReader):
         source = read_source(name, root)

@@ -65,7 +65,10 @@ class FeatureShape(InputShape):
 
 @dataclass(frozen=True)
 class Features(Inputs, kind="features"):
-    """Features (N, D), stored as float32; see ``FeatureShape`` for the attributes."""
+    """Features (N, D), stored as float32; see ``FeatureShape`` for the attributes.
+
+    ``class_weights`` is the attribute ``classes`` of ``FeatureShape``.
+    """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.float32)
     seen_as = FeatureShape

@@ -194,7 +194,10 @@ class HubReader(TextsReader):
             raise InputError(f"{self.path} cannot be read: {error}; remove it") from error
 
     def _parts_of_files(self) -> list[list[Path]]:
-        """Return the files of the training split and of the test split, if there is one."""
+        """Return the files of the training split, and of the test split if there is one.
+
+        Without a record of a download, the list is empty.
+        """
         pin = self._pin()
         if not pin:
             return []

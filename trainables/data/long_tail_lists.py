@@ -52,7 +52,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return self.info(classes), rows, self.image_files(test or ())
 
     def listing(self) -> Listed:
-        """Return the images of train and val together, and those of test."""
+        """Return class names, the images of train and val together, and those of test."""
         named: dict[int, str] = {}
         train, val, test = (self._listed(path, named) for path in self._lists())
         if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):

@@ -194,7 +194,7 @@ class ArtifactStore:
         """Return an intact artifact; None if it is missing or damaged, or ``ref`` has no key.
 
         An artifact that is missing or damaged in the local folder is fetched from the bucket, if
-        there is one. With ``whole``, an artifact whose weights were removed counts as missing.
+        there is one. With ``whole``, None is also returned for one whose weights were removed.
         """
         if not ref.key:  # Its path would be the folder of all artifacts of the stage.
             return None

@@ -39,7 +39,7 @@ class Cache:
 
     A thread of this process sends each file and retries until the bucket has it, so that no outage
     ends a sweep. If this process ends too early, ``deliver`` of another process sends the files for
-    which ``promise`` left a note. The manifest of a folder is sent last and never changed; a folder
+    which ``promise`` left a note. A folder's manifest is sent last and never overwritten; a folder
     without one does not count as stored. The other objects of a folder have hashes in their names,
     so that files of two writers cannot mix.
 
@@ -73,7 +73,7 @@ class Cache:
         return self._note(self.name(path)).exists()
 
     def keep(self, path: Path) -> None:
-        """Send the latest content of a file or folder in the background."""
+        """Send a file's latest content, or a folder that the bucket lacks, in the background."""
         with self._changed:
             self._queue[self.name(path)] = None
             if self.name(path) in self._sending:
@@ -193,7 +193,7 @@ class Cache:
     def _asked(self, ask: Callable[[], bool | None]) -> bool:
         """Return the answer to a request, or False if the bucket does not answer.
 
-        After that, it returns False without a request for ``LONGEST_PAUSE`` seconds.
+        After a missing answer, False is returned without a request for ``LONGEST_PAUSE`` seconds.
         """
         if time.monotonic() >= self._silent_until:
             try:

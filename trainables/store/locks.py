@@ -231,7 +231,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _is_free(lease: dict[str, Any]) -> bool:
-    """Return True if a lease was released or its holder, a process of this machine, has died."""
+    """Return True if a lease is released or unreadable, or its process on this machine has died."""
     if lease.get("free") or "process" not in lease:
         return True
     if lease.get("machine") != os.uname().nodename:

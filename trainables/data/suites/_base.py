@@ -40,7 +40,7 @@ class SuiteData:
         root: The folder of downloaded data.
         signature: The source's signature when the data was made.
         fingerprint: Hash (hex) of all rows and labels.
-        files: Size and SHA-256 of every file, by name.
+        files: Size and SHA-256 of every ``.npy`` file, by name.
     """
 
     directory: Path
@@ -150,7 +150,7 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a suite; ``clean`` is its result (M, K) for the test rows."""
+        """Measure ``outputs`` on a suite; ``clean`` is what it returns for the task's test rows."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return the metrics of ``judge`` from its stored tensors, or raise ``InputError``."""

@@ -109,7 +109,7 @@ class OfficialCorruptions(CorruptionSuite):
         return found
 
     def _provide(self, download: bool) -> None:
-        """Download the archive unless it exists, and unpack it unless the folder exists."""
+        """If the folder is missing, download the archive unless it exists, and unpack it."""
         packed = Checked(self.root / self.archive, self.md5)
         if (self.root / self.folder).is_dir():
             return

@@ -79,9 +79,10 @@ def _check(inside: Tensor, outside: Tensor) -> None:
 class OodSuite(Suite):
     """``ood-DATASET``: does the confidence separate the task's test images from ``DATASET``?
 
-    Any data set of images except the task's own is allowed, such as ``ood-svhn`` or
-    ``ood-npz:PATH``; its classes should differ from the task's. Its test images, or all images if
-    it has no test set, are converted to the task's size (bilinear, antialiased) and channels.
+    Any data set of images except the task's own and those of the Hub is allowed, such as
+    ``ood-svhn`` or ``ood-npz:PATH``; its classes should differ from the task's. Its test images, or
+    all images if it has no test set, are converted to the task's size (bilinear, antialiased) and
+    channels.
 
     The score is the largest probability, after the calibrator if there is one (Hendrycks and
     Gimpel, ICLR 2017); its logarithm is compared, so that probabilities near 1 remain different.
@@ -167,7 +168,7 @@ class OodSuite(Suite):
 
 def fitted(images: np.ndarray, form: Images) -> np.ndarray:
     """Convert images (N, H, W, C), uint8, to the size and the 1 or 3 channels of ``form``."""
-    # Importing it takes a second.
+    # Importing torchvision takes a second.
     from torchvision.transforms.v2.functional import grayscale_to_rgb, resize, rgb_to_grayscale
 
     planes = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2)
