@@ -26,7 +26,7 @@ class Maps(NamedTuple):
 
 
 def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
-    """Return the maps of each recipe that predicts pixels, for its first seed."""
+    """Return the maps of each recipe whose first seed has stored maps of pixels."""
     maps = []
     for result in results:
         artifact = (

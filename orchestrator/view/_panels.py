@@ -61,7 +61,7 @@ class Measured:
 
     Attributes:
         curves: Curves by recipe.
-        comparisons: Differences from the baseline, by metric; empty without a baseline.
+        comparisons: Differences from the baseline, by metric; empty if it has no curves.
         gains: Gains of the searched configurations over the published defaults, by metric; empty if
             there are none.
         absent: Maps a recipe to the reason why it has no curves.
@@ -85,8 +85,8 @@ def measure(
 ) -> Measured:
     """Read the predictions of one task and compute the curves and differences of the page.
 
-    Predictions that are damaged or of different rows are no error: the page names them and shows
-    the rest. ``done`` is called after each recipe is read, and after each of its comparisons.
+    If predictions are damaged or of different rows, their recipes are named in the result and left
+    out. ``done`` is called after each recipe is read, and after each of its comparisons.
     """
     kept = KeptPredictions(store)
     lost = {r.recipe: why for r in results if (why := kept.lost(r.sweep, *r.predictions))}

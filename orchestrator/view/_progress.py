@@ -129,10 +129,10 @@ def _height(recipes: int) -> int:
 def over_seeds(
     studies: Sequence[Study], named: Sequence[str], ending: str = "", fewest: int = 1
 ) -> list[Chart]:
-    """Return validation ECE and accuracy by epoch of the chosen configurations.
+    """Return charts of validation ECE and accuracy by epoch of the chosen configurations.
 
-    A line is the median over seeds; the area around it is the range. Recipes with one epoch, or
-    with fewer than ``fewest`` seeds, are skipped.
+    A line is the median over seeds; the area around it is the range. Recipes without a choice, with
+    one epoch, or with fewer than ``fewest`` seeds are skipped.
     """
     charts = []
     for metric in ("ece", "acc"):

@@ -147,7 +147,10 @@ def common(
 
 
 def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
-    """Return a sweep's notes, the note about a page, and the address to which changes are sent."""
+    """Return a sweep's notes, the note about a page, and the address of this page.
+
+    A form on the page sends changes of the note to this address followed by ``/note``.
+    """
     address = f"/sweeps/{quote(folder.name, safe='')}{place}"
     try:
         found, problem = read_notes(folder), ""
@@ -175,7 +178,7 @@ def study_page(
 ) -> dict[str, Any]:
     """Return the content of a study's page: its charts and its best trials.
 
-    The importance of parameters is included only if ``found``, the sweep's page, has it already.
+    The importance of parameters is included only if the sweep's ``details``, ``found``, are ready.
     """
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
