@@ -18,7 +18,7 @@ from trainables.charts.chart import (
     tips,
 )
 
-SPREAD = 6.0  # The axis is logarithmic if errors differ by at least this factor.
+SPREAD = 6.0  # The axis is logarithmic if errors are above 0 and differ by more than this factor.
 STAGES = {
     "train": ("circle", "var(--blue)"),
     "refine": ("diamond", "var(--orange)"),

@@ -26,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 CURVES = ("val_ece", "val_acc", "q", "spared")  # Metrics that are drawn by epoch.
-DOTS = 400  # Maximum number of trials in one chart: more would overlap.
+DOTS = 400  # About the maximum number of trials in one chart: more would overlap.
 
 
 def in_unit(shown: Column) -> str:

@@ -35,7 +35,7 @@ from trainables.common.files import open_inside
 
 COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
-SHOWN = 20  # Running and failed trials on the page of a sweep.
+SHOWN = 20  # Running trials and failures on the page of a sweep, best trials on that of a study.
 LOG_BYTES = 100_000  # Only the end of a log is shown.
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
 STATES = ("running", "finished", "failed", "pruned")
@@ -75,7 +75,7 @@ class Difference(NamedTuple):
 
 
 def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str, Any]:
-    """Return the content of the page of all sweeps, running ones first.
+    """Return the content of the page of all sweeps, those with a state in ``LIVE`` first.
 
     ``found`` has the status of each sweep and the fault of its journal ("" if there is none).
     """
