@@ -297,8 +297,8 @@ def elsewhere(
     """Return the label selector with which Ray starts a trial on none of the ``avoided`` nodes.
 
     ``avoided`` has ids of nodes or names of machines. If the trial fits on no other living node of
-    ``ray.nodes()``, it is kept off the ``refused`` nodes only. If there are none, the selector is
-    empty.
+    ``ray.nodes()``, it is kept off the ``refused`` nodes only. The selector is empty if there is no
+    node to keep it off.
     """
     living = [node for node in nodes if node["Alive"]]
     names = {node["NodeID"]: node.get("NodeManagerHostname", "") for node in living}

@@ -94,7 +94,8 @@ def sync(
         poll_seconds: Events are collected for this time and sent together.
 
     Raises:
-        BusyError: If another process is delivering the journal (with ``parent_pid``, wait for it).
+        BusyError: Without ``parent_pid``, if another process is delivering the journal; with it,
+            this call waits for the other process.
         UnreachableError: If the tracker does not answer (with ``parent_pid``, after that process
             has died).
     """

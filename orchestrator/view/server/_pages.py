@@ -178,7 +178,8 @@ def study_page(
 ) -> dict[str, Any]:
     """Return the content of a study's page: its charts and its best trials.
 
-    The importance of parameters is included only if the sweep's ``details``, ``found``, are ready.
+    ``found`` are the ``details`` of the sweep; the importance of parameters is taken from them, so
+    it is missing while ``found`` is None.
     """
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
