@@ -145,7 +145,10 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a metric's median and range over seeds by epoch, in %; None below two epochs."""
+    """Return a metric's median and range over seeds by epoch, in %.
+
+    The result is None without a chosen configuration, or below two epochs.
+    """
     chosen = study.chosen_trial
     if chosen is None:
         return None
