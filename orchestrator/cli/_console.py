@@ -17,7 +17,7 @@ from rich.text import Text
 from trainables.common.errors import one_line, printable
 
 UNBOUNDED = 10_000
-LONGEST = 298  # Maximum characters of a message on standard error.
+LONGEST = 298  # Maximum characters of a line of ``complain``.
 
 
 class _PlainConsole(Console):

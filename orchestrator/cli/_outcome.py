@@ -1,4 +1,4 @@
-"""Run a sweep and print its results, for ``demo`` and ``run``."""
+"""Run a sweep, print its results, and write or deliver its tables and report."""
 
 from __future__ import annotations
 

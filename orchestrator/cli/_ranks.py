@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def show_ranks(
     results: list[StudyResult], metric: str, control: str, out: Path | None, as_json: bool
 ) -> None:
-    """Print the ranks of recipes over (dataset, model) blocks and tests of their differences."""
+    """Print the ranks of recipes over the blocks of ``block_scores``, and tests of differences."""
     from orchestrator.statistics import block_scores, rank_comparison
     from orchestrator.tables.columns import column
 

@@ -15,7 +15,7 @@ EQUAL, DIFFERENT = 0, 1
 
 
 def reproduce(run_id: str, tracking_uri: str, data_root: str, tolerance: float, quiet: bool) -> int:
-    """Train a run's configuration again and compare the figures; return 0 if equal, else 1."""
+    """Compute a run's configuration again and compare the figures; return 0 if equal, else 1."""
     from orchestrator.running.reproduce import reproduce as compute
 
     shown = {} if quiet else {"progress": _shown(Console(stderr=True, highlight=False))}

@@ -1,4 +1,4 @@
-"""``calsweep package publish``, ``verify``, ``merge`` and ``accept``."""
+"""``calsweep package`` (without ``predictions``), and ``search blackbox``."""
 
 import secrets
 from dataclasses import asdict

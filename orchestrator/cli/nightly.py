@@ -261,7 +261,7 @@ def accept(
 def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey, names: Sequence[str]) -> str:
     """Return the first night of a cell's change, or the verdict's night if no finding dates it.
 
-    ``names`` are all nights, in the order in which they ran.
+    ``names`` are all nights with a verdict, in the order in which they ran.
     """
     found = chain.from_iterable(verdict.findings.values())
     since = [f.since for f in found if cell in (f.cell, f.cell._replace(metric="")) and f.since]

@@ -138,7 +138,10 @@ def short_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Hold back standard error, also of Ray's threads; print and add it to ``said`` at the end."""
+    """Hold back standard error, also of Ray's threads; add it to ``said`` at the end.
+
+    It is printed only if the block raises no error.
+    """
     sys.stderr.flush()
     before = os.dup(STDERR)
     with tempfile.TemporaryFile() as buffer:
@@ -205,7 +208,7 @@ def _apart() -> Iterator[None]:
 
 
 def _loopback_settings() -> dict[str, str]:
-    """Return settings for the loopback only, with a token in memory, and without a dashboard."""
+    """Return settings for the loopback only, a token in memory, and no metrics or task events."""
     return {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
@@ -294,7 +297,8 @@ def elsewhere(
     """Return the label selector with which Ray starts a trial on none of the ``avoided`` nodes.
 
     ``avoided`` has ids of nodes or names of machines. If the trial fits on no other living node of
-    ``ray.nodes()``, only the ``refused`` nodes are avoided. If none is, the selector is empty.
+    ``ray.nodes()``, it is kept off the ``refused`` nodes only. The selector is empty if there is no
+    node to keep it off.
     """
     living = [node for node in nodes if node["Alive"]]
     names = {node["NodeID"]: node.get("NodeManagerHostname", "") for node in living}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 JOB, EXIT = "slurm.json", "slurm-exit"
 COMMAND_SECONDS = 60.0
 WATCH_SECONDS = 2.0  # Time limit of all queries of `status`, `list` or `logs` together.
-INTERRUPTED = "130"  # The exit code of a sweep that was cancelled.
+INTERRUPTED = "130"  # The exit code of a sweep that was cancelled or interrupted.
 CANCELLED = "CANCELLED"
 LIVE = ("queued", "requeued", "running")
 STATES = {
@@ -83,7 +83,8 @@ def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> Sweep
     """Return the status of a sweep with the number of its SLURM job.
 
     The job's state and reason replace those of the sweep, unless the job's state is unknown or
-    ``finished``, the sweep runs now, or the job has ended and the sweep ran later.
+    ``finished``, the sweep starts, runs or is paused, or the job has ended and the sweep began
+    after that (or finished, and began after the job was submitted).
     """
     if job is None:
         return status

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-BEAT_SECONDS = 5.0  # Time between two signs of progress of a worker.
+BEAT_SECONDS = 5.0  # Longest time between two signs of a worker that makes progress.
 LEAST_SECONDS = 600.0  # Lowest default limit; the first batch or a compiler takes less time.
 FACTOR = 10  # Default limit, as a multiple of the longest silence after which a worker went on.
 MOST_AT_ONCE = 10.0  # Maximum seconds added per check; the driver itself may have been stopped.

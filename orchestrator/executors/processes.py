@@ -29,7 +29,7 @@ class Processes(Executor):
     """Computes several jobs at once; a process that dies or hangs is replaced.
 
     If jobs use GPUs, each process sees one GPU, assigned in turn. All processes are forked from a
-    server that has only imported PyTorch. The server is started once for all executors.
+    server that has only imported modules. The server is started once for all executors.
 
     Args:
         count: Maximum number of jobs at once.

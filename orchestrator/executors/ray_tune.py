@@ -133,7 +133,7 @@ class LoopSearcher(Searcher):
     def suggest(self, trial_id: str) -> Any:
         """Return a trial's configuration, or None if no trial can start now.
 
-        At the end of the sweep return ``Searcher.FINISHED``.
+        Return ``Searcher.FINISHED`` if the loop is done.
         """
         if self._failure is not None:
             raise self._failure
@@ -162,7 +162,7 @@ class LoopSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Pass the last report to the loop; a job without one was lost or stopped early."""
+        """Pass the last report to the loop; if it is no end, the job was lost or stopped early."""
         job, last = self._jobs.pop(trial_id), self._last.pop(trial_id, None)
         report = result["report"] if result else last
         if error or report is None:

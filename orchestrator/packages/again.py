@@ -47,7 +47,7 @@ class Again:
     def opened(
         cls, package: Package, data_root: str, progress: Callable[[str], None]
     ) -> "Iterator[Again]":
-        """Prepare the data of a package's sweeps in a scratch folder."""
+        """Run the code of the plugins of a package's sweeps; prepare data in a scratch folder."""
         with tempfile.TemporaryDirectory(prefix="calsweep-again-") as name:
             folder = Path(name)
             specs = {

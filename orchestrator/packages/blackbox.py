@@ -34,7 +34,7 @@ def export_blackbox(
     every_epoch: bool = False,
     done: Callable[[int, int], None] = lambda number, total: None,
 ) -> dict[str, Any]:
-    """Write all trials of a sweep's searches as one ``.npz`` archive; return its ``about``.
+    """Write the finished trials of a sweep's searches as one ``.npz`` archive; return ``about``.
 
     The archive has the text ``about`` (JSON) and these arrays for study number i with K classes:
 

@@ -29,9 +29,10 @@ class Line:
     """A row of the board: a recipe on a task in a package.
 
     Attributes:
-        doubt: Why the package is not verified; empty if it is.
+        doubt: The first reason why the package is not verified; empty if it is.
         figures: Mean and standard deviation by metric.
-        group: Letters; two rows with the same task, data and letter do not differ significantly.
+        group: Letters; two rows of the same task and data that share one do not differ
+            significantly.
     """
 
     result: StudyResult
@@ -133,7 +134,7 @@ def _doubt(path: Path, options: VerifyOptions) -> str:
 
 
 def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[Line]:
-    """Return the lines with their ``group``; only lines with the same task and data share one."""
+    """Return the lines with their ``group``, whose letters are chosen for each task and data."""
     comparable: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         comparable.setdefault((line.result.task, line.result.fingerprint), []).append(line)

@@ -34,7 +34,7 @@ from trainables.metrics import calibration_report, evaluation_report, registered
 from trainables.stages import objective_terms, pooled
 
 MOST = 20
-"""Maximum number of lines per check."""
+"""Maximum number of lines of the checks that may find a fault in every trial or event."""
 
 
 def check_journals(package: Package, revision: str) -> Iterator[str]:

@@ -85,7 +85,7 @@ def check_plugins(package: Package) -> Iterator[str]:
 
 
 class _Known:
-    """The events of a journal so far, by kind and by trial or study."""
+    """The first event of a journal so far by kind and by trial or study, and its last event."""
 
     def __init__(self) -> None:
         self.by_subject: dict[tuple[type[Event], str], Event] = {}

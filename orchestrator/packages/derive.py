@@ -1,4 +1,4 @@
-"""The files of a package that are derived from its other files, for other programs."""
+"""``table.csv`` and ``cells.json``, derived from a package's other files for other programs."""
 
 import json
 from typing import Any
@@ -9,13 +9,13 @@ from orchestrator.tables.make import render
 
 
 def derive(package: Package) -> None:
-    """Write the derived files of a package."""
+    """Write ``table.csv`` and ``cells.json`` into a package's folder."""
     for name, text in derived_texts(package).items():
         (package.folder / name).write_text(text, encoding="utf-8")
 
 
 def derived_texts(package: Package) -> dict[str, str]:
-    """Return the texts of the derived files, by name."""
+    """Return the texts of ``table.csv`` and ``cells.json``, by name."""
     cells = [cell_record(package, cell) for cell in package.cells]
     text = json.dumps(cells, indent=1, ensure_ascii=False, allow_nan=False)
     return {TABLE: render(build_table(package.results), "csv"), CELLS: f"{text}\n"}

@@ -132,7 +132,7 @@ def check_frames(package: Package, tolerance: float) -> Iterator[str]:
 
 
 def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool:
-    """Return True if a file has this schema and equals ``parts``."""
+    """Return True if a file has this schema and equals ``parts``; see ``_equal``."""
     with pq.ParquetFile(path) as file:
         groups = file.metadata.num_row_groups
         if not file.schema_arrow.equals(schema):

@@ -144,7 +144,7 @@ class FileStorage(Storage):
     def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
         """Return the columns of the row with a number, as in ``packed_rows``; None if missing.
 
-        Rows after it are not read.
+        Batches of rows after it are not read.
         """
         group = self._groups[key]
         names, place = self._wanted(group), number

@@ -53,7 +53,8 @@ def publish_repository(
 def upload(folder: Path, repo: str, message: str) -> None:
     """Upload a folder to a data set repository in one commit; create the repository if needed.
 
-    An interruption leaves the repository as it was. A repeated upload changes nothing.
+    An interruption leaves the files of the repository as they were. A repeated upload changes
+    nothing.
     """
     with hub_faults(repo):
         client = hub_client()

@@ -25,8 +25,8 @@ from trainables.common.files import file_hash
 def merge(paths: Sequence[Path], out: Path) -> list[Path]:
     """Merge packages into one and write it with ``write_package``; return the files.
 
-    Their data, code and versions must agree, so that one table can show all rows. A sweep that
-    several packages have is included once.
+    Their headers, data, code and versions must agree, so that one table can show all rows. Two
+    sweeps must not have the same row, but a sweep that several packages have is included once.
     """
     if len(paths) < 2:
         raise InputError("merge needs two packages or more")

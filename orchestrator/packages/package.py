@@ -2,10 +2,10 @@
 
 A package is a zip archive, extracted to a folder while it is used:
 
-    package.json                format, metrics and license
+    package.json                format, bins, metrics and license
     journals/SWEEP_ID.jsonl     events of each sweep, without epochs and paths
     test/TRIAL.npz              test predictions of each cell of the table
-    validation/ARTIFACT.npz     validation predictions of each finished trial
+    validation/ARTIFACT.npz     validation predictions of finished trials, as far as stored
     suites/TRIAL.npz            stored results of each cell on other test sets, as SUITE/TENSOR
     plugins/CODE/...            files of each plugin, by the hash of its code
     splits/DATA.npz             row numbers of training, validation and test data
@@ -194,8 +194,8 @@ def check_header(package: Package) -> str:
 def opened(path: Path) -> Iterator[Package]:
     """Yield a package, extracted from its untrusted archive into a scratch folder.
 
-    An archive with unexpected names or too much content is refused; links become plain files.
-    Installed plugins are hidden: they would add metrics.
+    An archive without logits, with unexpected names or with too much content is refused; links
+    become plain files. Installed plugins are hidden: they would add metrics.
     """
     with (
         archive_of(path) as archive,

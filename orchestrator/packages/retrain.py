@@ -39,8 +39,9 @@ class Retrained:
 def retrain(package: Package, again: Again, trial: Trial, tolerance: float) -> Retrained:
     """Compute a trial and its upstream stages again; compare figures and predictions.
 
-    Test figures and probabilities are compared only if the trial has a cell in the table. A trial
-    that failed must fail again for the same reason.
+    Stages that were computed again for an earlier trial are reused. Test figures and probabilities
+    are compared only if the trial has a cell in the table. A trial that failed must fail again for
+    the same reason, apart from numbers in it.
     """
     ledger = next(found for found in package.ledgers if trial.key in found.trials)
     study = ledger.studies[trial.study]

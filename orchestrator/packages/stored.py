@@ -55,7 +55,11 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the trials with test results that pass the filters; ``InputError`` if none."""
+        """Return the trials behind the table's figures that pass the filters, at least one.
+
+        Raises:
+            InputError: If there are none.
+        """
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),

@@ -112,7 +112,7 @@ class Verdict:
 def verify(
     path: Path, options: VerifyOptions | None = None, progress: Progress = lambda text: None
 ) -> Verdict:
-    """Verify a package without trusting it; only a scratch folder is written.
+    """Verify a package without trusting it; write only a scratch folder and downloaded data sets.
 
     Checks without training come first: files, data, splits, labels, figures, and the choices of the
     search. Then trials are computed again.

@@ -1,7 +1,7 @@
 """The process that delivers a journal: ``python -m orchestrator.tracking OPTIONS``.
 
-OPTIONS are the arguments of ``sync`` as a JSON object. The tracker's address is in the environment
-variable that ``URI_VARIABLE`` names.
+OPTIONS are the arguments of ``sync`` without ``uri``, and ``plugins``, as a JSON object. The
+tracker's address is in the environment variable that ``URI_VARIABLE`` names.
 """
 
 import json
@@ -19,7 +19,7 @@ NICENESS = 10
 
 
 def main() -> int:
-    """Deliver a journal; return 0 if all of it was delivered, else 1."""
+    """Deliver a journal; return 1 if an ``InputError`` ended the delivery, else 0."""
     options, uri = json.loads(sys.argv[1]), os.environ[URI_VARIABLE]
     os.nice(NICENESS)
     _log_without_secrets(uri)

@@ -41,7 +41,7 @@ class Change:
     """The additions of one or more events to one run.
 
     Attributes:
-        run: A trial's key or a study's name.
+        run: A trial's key or a study's name; ``Tracker.log`` does not use it.
         artifacts: Paths of files, by name.
         status: The run's new status, if the event changes it.
         time: When the status changed, in milliseconds since 1970.
@@ -206,7 +206,7 @@ class Changes:
         return self._points(study.name, counts, time, self._tick(study.name))
 
     def _points(self, run: str, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
-        """Turn metrics into points that replace all earlier points of the same step.
+        """Turn metrics into points that replace their earlier points of the same step.
 
         A tracker shows the latest point of the greatest step, so the times of a run must rise even
         if the machine's clock does not.

@@ -1,6 +1,7 @@
 """The built-in trackers, by the scheme of their addresses.
 
-Databases and servers need MLflow, which takes seconds to import; the check of an address does not.
+Databases and servers need MLflow, which takes seconds to import. The check of an address does not
+need it, nor does reading a SQLite file of the schema that ``DatabaseReader`` knows.
 """
 
 import os
@@ -275,7 +276,7 @@ def preload(uri: str) -> None:
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
     """Return whether a tracker answers within ``timeout`` seconds, and a line of detail or remedy.
 
-    A tracker that is a missing file passes if the file could be created. It is not created.
+    A missing SQLite file passes if it could be created; it is not created.
     """
     try:
         check_tracking_uri(uri)
@@ -299,10 +300,10 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:
-    """Return True if something accepts connections at an address; always True for files or folders.
+    """Return True if something accepts connections at an address.
 
-    Trackers of plugins also return True unless they define another check. MLflow is not needed, as
-    no request is sent; ``ping`` sends one.
+    Trackers without a server, and those of plugins without a check of their own, always return
+    True. MLflow is not needed, as no request is sent; ``ping`` sends one.
     """
     return tracker_kind(uri).listens(uri, timeout)
 
@@ -331,7 +332,7 @@ class SingleRun:
 
 
 def deliver_run(uri: str, experiment: str, kind: str, run: SingleRun, artifact_root: Path) -> str:
-    """Deliver a run to the tracker and return its id; a second call changes nothing.
+    """Deliver a run to the tracker and return its id; delivering it again changes nothing.
 
     An interrupted delivery is completed. If the tracker created the run twice because its answer
     got lost, the later ones are deleted. A missing experiment is created for runs of that ``kind``,

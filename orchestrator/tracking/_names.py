@@ -50,7 +50,7 @@ TEST_SEEDS = "test_seeds"
 DEVIATION = "_std"
 """Suffix of a metric's standard deviation over seeds."""
 FIGURES = ("acc", "ece", "aece", "cwece", "nll")
-"""Test metrics whose means over seeds every study's run has; a sweep file may add others."""
+"""Test metrics whose means over seeds are in a study's run; metrics of plugins are added."""
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 STATUS_OF_TRIAL = {"finished": FINISHED, "failed": FAILED, "pruned": KILLED}

@@ -1,4 +1,7 @@
-"""Delivers every event of a journal to a tracker exactly once, despite crashes and outages."""
+"""Delivers every event of a journal to a tracker, despite crashes and outages.
+
+Some events may be sent twice; the tracker then has them only once.
+"""
 
 import hashlib
 import logging
@@ -58,7 +61,7 @@ class BusyError(InputError):
 
 @dataclass
 class Shipment:
-    """The outcome of ``sync``; ``refused`` has one line per change that the tracker refused."""
+    """The outcome of ``sync``; ``refused`` has one line per request that the tracker refused."""
 
     events: int = 0
     runs: int = 0
@@ -91,7 +94,8 @@ def sync(
         poll_seconds: Events are collected for this time and sent together.
 
     Raises:
-        BusyError: If another process is delivering the journal.
+        BusyError: Without ``parent_pid``, if another process is delivering the journal; with it,
+            this call waits for the other process.
         UnreachableError: If the tracker does not answer (with ``parent_pid``, after that process
             has died).
     """
@@ -330,7 +334,7 @@ class _Shipper:
             self._guarded(run, lambda: tracker.set_status(run_id, status, time))
 
     def _log(self, run_id: str, change: Change) -> None:
-        """Log a change; if its parameters are refused, log the rest without them."""
+        """Log a change; if it is refused, log it without its parameters and raise the error."""
         try:
             self._tracker.log(run_id, change)
         except RefusedError:

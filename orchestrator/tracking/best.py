@@ -125,12 +125,13 @@ def best_config(
 ) -> list[BestConfig]:
     """Return the best configurations of a recipe on a task, from the tracking server.
 
-    "Best" is the lowest validation objective among finished search trials; the earlier trial wins
-    a tie. If a study's rule may keep the published default, the trial that it chose comes first
-    even if another objective is lower. Test metrics are not used. Studies with different data,
-    models, protocols or rules are not ranked together: the call fails until the filters leave one
-    kind. If there are several versions of the code, only the latest counts, and
-    ``BestConfig.note`` lists the others. The list is empty if no trial has finished.
+    "Best" is the lowest validation objective among finished search trials; the trial with the lower
+    number, then the older study, wins a tie. If a study's rule may keep the published default, the
+    trial that it chose comes first even if another objective is lower. Test metrics are not used.
+    Studies with different data, models, protocols or rules are not ranked together: the call fails
+    until the filters leave one kind. If there are several versions of the code, only the latest
+    counts (unless ``code`` is ``any``), and ``BestConfig.note`` lists the others. The list is empty
+    if no trial has finished.
 
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
@@ -245,9 +246,10 @@ def _ranked(
 
 
 def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
-    """Return the run that each study chose; None if a study is open or interrupted, or lacks it.
+    """Return the runs of the trials that the finished studies chose.
 
-    Only chosen runs have the tag of this query, so the tracker reads no others.
+    The result is None if a study is open or interrupted, or if such a run is missing. Only chosen
+    runs have the tag of this query, so the tracker reads no others.
     """
     states = [found.run.status for found in sweeps.values()]
     if not {names.FINISHED, names.FAILED}.issuperset(states):

@@ -22,6 +22,7 @@ class StudyLine(NamedTuple):
         state: ``waiting``, ``queued``, ``requeued``, ``running``, ``pausing``, ``paused``,
             ``interrupted``, ``failed`` or ``finished``.
         reason: Why the study waits, was interrupted or failed; else empty.
+        ended, trials, running: Number of trials that ended, are planned and are running.
         best: The chosen trial, or the best one so far; None before the first score.
         hours, gpu_hours: See ``hours_of``.
     """
@@ -61,7 +62,10 @@ def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> t
 def figure_states(
     lines: Iterable[StudyLine], results: Sequence[StudyResult], seeds: int
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Yield ``(recipe, task), (state, reason)`` for studies whose test figures are incomplete."""
+    """Yield ``(recipe, task), (state, reason)`` for rows whose test figures are incomplete.
+
+    Rows of failed studies are skipped.
+    """
     measured = {(result.recipe, result.task): len(result.test) for result in results}
     for line in lines:
         place, state = (line.study.recipe, line.study.task), line.state

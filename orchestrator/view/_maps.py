@@ -26,7 +26,7 @@ class Maps(NamedTuple):
 
 
 def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
-    """Return the maps of each recipe that predicts pixels, for its first seed."""
+    """Return the maps of each recipe whose first seed has stored maps of pixels."""
     maps = []
     for result in results:
         artifact = (
@@ -45,7 +45,10 @@ def _picture(artifact: Artifact) -> str:
 
 
 def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
-    """Return a data URI: one line (image, confidence, errors) per chosen row of ``shown_maps``."""
+    """Return a picture as a data URI: image, confidence and errors of each chosen image in a line.
+
+    ``maps`` are those of ``shown_maps``; ``rows`` are positions in its arrays.
+    """
     kinds = ("rows", "confidence", "predicted")
     lines = [_line(*(maps[kind][row] for kind in kinds)) for row in rows]
     stream = io.BytesIO()

@@ -35,7 +35,7 @@ COMPARED = ("acc", "ece")  # Metrics that are compared with the baseline.
 FEWEST = 10  # Rows at the left end of a risk-coverage curve; with fewer it is too noisy.
 TONES = {"reference": "var(--reference)", "ours": "var(--blue)"}
 NORMAL = 1.96  # Standard errors of a 95 % interval.
-FAR = 3.0  # Intervals longer than this multiple of the median are cut off.
+FAR = 3.0  # Intervals that reach further from 0 than this multiple of the median are cut off.
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Curves:
         reliability: Reliability curve over the rows of all seeds.
         risk: Risk-coverage curves, one per seed.
         error: Estimated true calibration error, the mean over seeds; see ``estimated_error``.
-        spread: Standard error of each bin's accuracy, (bins,), if rows are pixels; else None.
+        spread: Standard error of accuracy minus confidence in each bin, (bins,), if rows are
+            pixels; else None.
     """
 
     reliability: ReliabilityCurve
@@ -61,7 +62,7 @@ class Measured:
 
     Attributes:
         curves: Curves by recipe.
-        comparisons: Differences from the baseline, by metric; empty without a baseline.
+        comparisons: Differences from the baseline, by metric; empty if it has no curves.
         gains: Gains of the searched configurations over the published defaults, by metric; empty if
             there are none.
         absent: Maps a recipe to the reason why it has no curves.
@@ -85,8 +86,9 @@ def measure(
 ) -> Measured:
     """Read the predictions of one task and compute the curves and differences of the page.
 
-    Predictions that are damaged or of different rows are no error: the page names them and shows
-    the rest. ``done`` is called after each recipe is read, and after each of its comparisons.
+    Recipes with damaged predictions are named in the result and left out. If the predictions are of
+    different rows, nothing is measured, and ``problem`` says why. ``done`` is called when a recipe
+    has been read, and when it has been compared by a metric.
     """
     kept = KeptPredictions(store)
     lost = {r.recipe: why for r in results if (why := kept.lost(r.sweep, *r.predictions))}

@@ -129,10 +129,10 @@ def _height(recipes: int) -> int:
 def over_seeds(
     studies: Sequence[Study], named: Sequence[str], ending: str = "", fewest: int = 1
 ) -> list[Chart]:
-    """Return validation ECE and accuracy by epoch of the chosen configurations.
+    """Return charts of validation ECE and accuracy by epoch of the chosen configurations.
 
-    A line is the median over seeds; the area around it is the range. Recipes with one epoch, or
-    with fewer than ``fewest`` seeds, are skipped.
+    A line is the median over seeds; the area around it is the range. Recipes without a choice, with
+    one epoch, or with fewer than ``fewest`` seeds are skipped.
     """
     charts = []
     for metric in ("ece", "acc"):
@@ -145,7 +145,10 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a metric's median and range over seeds by epoch, in %; None below two epochs."""
+    """Return a metric's median and range over seeds by epoch, in %.
+
+    The result is None without a chosen configuration, or below two epochs.
+    """
     chosen = study.chosen_trial
     if chosen is None:
         return None

@@ -98,7 +98,7 @@ def costs(source: ReportSource) -> dict[tuple[str, str], float]:
 
 
 def computed(history: Ledger) -> str:
-    """Return the numbers of computed and reused stages in a sentence."""
+    """Return in a sentence how many trials computed each stage, and how many reused an outcome."""
     trials = [trial for study in history.studies.values() for trial in study.begun.values()]
     fresh = [trial for trial in trials if not trial.reused]
     stages = {"train": "training", "refine": "refinement", "calibrate": "calibration"}
@@ -162,7 +162,10 @@ def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
 
 
 def notes(source: ReportSource) -> Iterator[tuple[str, str, str]]:
-    """Yield each note's subject, page (relative to the sweep's page) and text."""
+    """Yield each note's subject, page and text.
+
+    The page is what follows the sweep's address: empty for the sweep itself and unknown subjects.
+    """
     history = source.history or Ledger()
     for about, text in source.notes.items():
         kind, _, name = about.partition(" ")

@@ -18,7 +18,7 @@ from trainables.charts.chart import (
     tips,
 )
 
-SPREAD = 6.0  # The axis is logarithmic if errors differ by at least this factor.
+SPREAD = 6.0  # The axis is logarithmic if errors are above 0 and differ by more than this factor.
 STAGES = {
     "train": ("circle", "var(--blue)"),
     "refine": ("diamond", "var(--orange)"),
@@ -58,8 +58,8 @@ def pareto_front(places: Iterable[Place]) -> list[Place]:
 def scatter(places: Sequence[Place], baseline: str, floor: float | None) -> Chart:
     """Return the chart of all recipes, with the Pareto front as a line.
 
-    Recipes on the front and the baseline are labelled. ``floor`` is the baseline's noise floor in
-    percent.
+    The baseline and the recipes on the front are labelled. ``floor`` is the baseline's noise floor
+    in percent.
     """
     errors = [place.error for place in places]
     log = spread_widely(errors, SPREAD)
@@ -94,7 +94,7 @@ def _names(name: str, at: Spec, places: Iterable[Place], **looks: Any) -> Spec:
 
 
 def _floor(floor: float | None, errors: Sequence[float], x: Spec) -> list[Spec]:
-    """Return the layers of the noise floor, if it is on the axis."""
+    """Return the layers that shade errors below the noise floor; none if no error is below it."""
     if floor is None or floor < min(errors):
         return []
     rows = [{"error": min(floor, max(errors)), "text": "noise floor"}]

@@ -26,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 CURVES = ("val_ece", "val_acc", "q", "spared")  # Metrics that are drawn by epoch.
-DOTS = 400  # Maximum number of trials in one chart: more would overlap.
+DOTS = 400  # About the maximum number of trials in one chart: more would overlap.
 
 
 def in_unit(shown: Column) -> str:
@@ -125,7 +125,8 @@ def searched_for(trial: Trial, history: Ledger) -> list[float]:
 def fronts(study: Study, history: Ledger) -> list[Chart]:
     """Return a chart of each further searched metric against the objective.
 
-    Dominated trials are grey. There is no chart if the search has only the objective.
+    Dominated trials are grey. There is no chart if the search has only the objective, or fewer than
+    two trials with a score.
     """
     trials, shown = study.scored if history.pareto else [], _searched_metrics(history)
     if len(trials) < 2:

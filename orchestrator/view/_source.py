@@ -50,7 +50,7 @@ class ReportSource:
         return studies.get(study_id(result.task, result.recipe))
 
     def stage(self, result: StudyResult) -> str:
-        """Return the last stage of a recipe; ``train`` if it is unknown or for given logits."""
+        """Return the last stage of a recipe; ``train`` if it is unknown or for recipe ``given``."""
         study = self.study(result)
         stage = next((t.stage for t in study.begun.values()), "train") if study else "train"
         return "train" if stage == "given" else stage

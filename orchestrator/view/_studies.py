@@ -40,8 +40,8 @@ def _name(study: Study, history: Ledger) -> str:
 def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, Any]:
     """Return the template's data for one study.
 
-    If it is ``live``, curves of running trials come first, and importance, which can take seconds,
-    is skipped.
+    With ``live``, curves of running trials come first, and the importance of parameters, which can
+    take seconds to compute, is left out.
     """
     scored, searched = study.scored, _search.searched_parameters(study)
     shares = {} if live else importance(scored, list(searched))
@@ -95,7 +95,10 @@ def trial_curves(study: Study, trial: Trial) -> list[Chart]:
 
 
 def retention_figures(history: Ledger) -> list[Chart]:
-    """Return the charts of MaC-Cal's retention probability q, one for each study that has it."""
+    """Return the charts of MaC-Cal's retention probability q, one for each study that has it.
+
+    Only the first ``MOST_STUDIES`` studies and the ``MOST_CURVES`` best trials of each are drawn.
+    """
     figures = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         trials = _search.best_trials(study, "q")[:MOST_CURVES]
@@ -109,8 +112,9 @@ def retention_figures(history: Ledger) -> list[Chart]:
 def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float]:
     """Return each parameter's share of the objective's variance, by Optuna's fANOVA.
 
-    The shares refer to the range that was tried, and sum to 1. The result is empty with fewer than
-    ``ENOUGH`` trials, or if the objective does not vary. All trials must have an objective.
+    The shares refer to the range that was tried, and sum to 1. Only trials with all of these
+    parameters count. The result is empty with fewer than ``ENOUGH`` of them, or if their objective
+    does not vary. All trials must have an objective.
     """
     whole = [trial for trial in trials if all(name in trial.parameters for name in names)]
     if not names or len(whole) < ENOUGH or len({trial.objective for trial in whole}) == 1:

@@ -25,7 +25,7 @@ MOST = 16  # Maximum number of columns for other test sets.
 
 
 class Shift(NamedTuple):
-    """The table cell that shows a difference from the baseline.
+    """The table cell that shows a difference from the baseline or from the published default.
 
     Attributes:
         text, value: The difference, as text and as a fraction.

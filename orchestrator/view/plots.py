@@ -32,8 +32,9 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
     ``-slice``: objective, and further searched metrics, against each searched parameter; one point
     per trial, coloured by its number, with a ring around the chosen one. ``-front``: each further
     searched metric against the objective; dominated trials are grey. ``-learning``: validation ECE
-    and accuracy by epoch, one line per trial, the chosen one thick. ``-q``: MaC-Cal's retention
-    probability by epoch, coloured by gamma; further seeds are dashed.
+    and accuracy by epoch, and for margin losses the share of samples without penalty; one line per
+    trial, the chosen one thick. ``-q``: MaC-Cal's retention probability by epoch, coloured by
+    gamma; further seeds are dashed.
 
     The events are those of one journal from its start; the sweep may still be running.
 

@@ -1,6 +1,6 @@
 """Stores and reads runs on an MLflow server or in an MLflow database.
 
-Importing MLflow takes seconds; the sweep's own process does not need this module.
+Importing MLflow takes seconds; the sweep's own process does not need this module during trials.
 """
 
 import json

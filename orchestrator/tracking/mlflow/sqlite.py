@@ -14,7 +14,7 @@ from trainables.common.files import LOCK_MODE, why
 from trainables.common.paths import ELSEWHERE, SYNC, sync_command
 
 OPEN_WAIT = 120.0
-"""Seconds to wait for another process that creates the database."""
+"""Seconds to wait for another process that creates, renames or writes the database."""
 
 HEADER = b"SQLite format 3\0"
 

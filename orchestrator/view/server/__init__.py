@@ -1,7 +1,7 @@
 """Serves all sweeps of a storage to a browser, during the runs and afterwards.
 
-``application`` is the ASGI application, and ``serve`` runs it. The server writes only notes, so it
-can show a copy of a storage.
+``application`` is the ASGI application, and ``serve`` runs it. The server writes only notes (and
+fetched files, if the storage is in a bucket), so it can show a copy of a storage.
 """
 
 from orchestrator.view.server._application import application

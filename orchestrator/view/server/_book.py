@@ -18,8 +18,8 @@ JOB_SECONDS = 10.0  # Time between two queries to SLURM.
 class Book:
     """The sweeps of a storage by name, including sweeps that start later.
 
-    A sweep is excluded if its folder or journal is a link out of the storage, or if one of its
-    state files is a link, a pipe or a device.
+    A sweep is excluded if its folder or journal is a link out of the storage, if one of its state
+    files is a link, or if its journal or a state file exists but is not a regular file.
 
     Attributes:
         folder: The storage's folder.

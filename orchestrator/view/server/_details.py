@@ -27,9 +27,10 @@ Results = list[StudyResult]
 
 
 class Details:
-    """Computes the slow parts of pages, once for each state of a journal and choice of columns.
+    """Computes and caches the slow parts of pages.
 
-    ``frozen`` means that the storage was opened from a ``.calsweep`` file.
+    The details of a sweep are computed again when its journal has grown, chosen columns when there
+    are other predictions. ``frozen`` means that the storage was opened from a ``.calsweep`` file.
     """
 
     def __init__(self, frozen: bool) -> None:
@@ -52,8 +53,8 @@ class Details:
     ) -> tuple[Results, list[str], bool]:
         """Return the results with those named metrics that are ready, and notes for the page.
 
-        Metrics that the journal does not have are computed after the first request. The third value
-        tells whether this computation has ended.
+        Metrics that the journal does not have are computed after the first request, except for a
+        ``.calsweep`` file. The third value tells whether nothing is being computed any more.
         """
         wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
         if not wanted or self._frozen:

@@ -57,7 +57,10 @@ class StoredInputs(NamedTuple):
 
 
 class InputBook:
-    """The prepared data of a storage, by their hashes; no file outside the storage is read."""
+    """The prepared data of a storage, by their hashes.
+
+    No file outside the storage is read. Missing data of a storage in a bucket are fetched.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage, self._lock = storage, Lock()

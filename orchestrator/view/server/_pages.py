@@ -35,7 +35,7 @@ from trainables.common.files import open_inside
 
 COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
-SHOWN = 20  # Running and failed trials on the page of a sweep.
+SHOWN = 20  # Running trials and failures on the page of a sweep, best trials on that of a study.
 LOG_BYTES = 100_000  # Only the end of a log is shown.
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
 STATES = ("running", "finished", "failed", "pruned")
@@ -75,7 +75,7 @@ class Difference(NamedTuple):
 
 
 def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str, Any]:
-    """Return the content of the page of all sweeps, running ones first.
+    """Return the content of the page of all sweeps, those with a state in ``LIVE`` first.
 
     ``found`` has the status of each sweep and the fault of its journal ("" if there is none).
     """
@@ -147,7 +147,10 @@ def common(
 
 
 def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
-    """Return a sweep's notes, the note about a page, and the address to which changes are sent."""
+    """Return a sweep's notes, the note about a page, and the address of this page.
+
+    A form on the page sends changes of the note to this address followed by ``/note``.
+    """
     address = f"/sweeps/{quote(folder.name, safe='')}{place}"
     try:
         found, problem = read_notes(folder), ""
@@ -175,7 +178,8 @@ def study_page(
 ) -> dict[str, Any]:
     """Return the content of a study's page: its charts and its best trials.
 
-    The importance of parameters is included only if ``found``, the sweep's page, has it already.
+    ``found`` are the ``details`` of the sweep; the importance of parameters is taken from them, so
+    it is missing while ``found`` is None.
     """
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)

@@ -1,4 +1,4 @@
-"""Reads the values of requests; a bad value raises 404 with one line."""
+"""Reads the values of requests; a bad value raises 404, or 413 for a long note, with one line."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Self
@@ -18,7 +18,7 @@ FORM_BYTES = 13 * MOST  # A character has up to four bytes, each encoded as thre
 
 
 def number(name: str, text: str) -> int:
-    """Parse a whole number; raise 404 for any other text."""
+    """Parse a whole number, of which only the first nine digits count; raise 404 for other text."""
     if not text.isascii() or not text.isdigit():
         raise HTTPException(404, f"{name}={text!r} is not a whole number.")
     return int(text[:9])

@@ -260,7 +260,7 @@ def _part(
 
 
 def _doubts(rows: CellRows, trial: Trial) -> list[str]:
-    """Return why the ECE of the rows may differ from the table's; empty if it does not."""
+    """Return why the ECE of the rows differs, or may differ, from the table's; else empty."""
     known = trial.test.get("ece")
     if rows.images is not None:
         return ["These rows are a sample of the pixels behind the table's figures."]

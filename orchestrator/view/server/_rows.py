@@ -43,7 +43,8 @@ class CellRows:
             numbered by their position in these arrays.
         images: Image of each row if rows are pixels, else None.
         curve: Count, confidence and accuracy of each bin, from float64 confidences.
-        classes: Number of classes.
+        classes: Number of classes; for a ``.calsweep`` file, of those up to the largest in
+            ``labels`` and ``predicted``.
     """
 
     labels: NDArray[Any]
@@ -144,7 +145,7 @@ class DamagedError(InputError):
 class RowBook:
     """Test predictions of a storage by key, with a cache.
 
-    Nothing is written, and no file outside the storage is read.
+    No file outside the storage is read. Missing predictions of a storage in a bucket are fetched.
     """
 
     def __init__(self, storage: Storage) -> None:
