@@ -79,7 +79,7 @@ class TemperatureFit(WeightedLoss):
         Groups without rows, or whose rows do not depend on the temperature, get the prior
         temperature.
         """
-        # The first step of the released code has no such penalty.
+        # Without shrinkage, because the first step of the released code has none.
         free = TemperatureFit(self._passes, self._groups, len(self._zeros))
         free.prepare(self._zeros, torch.log)
         coupled = self.objective.adaptive and len(self._zeros) > 1

@@ -89,7 +89,7 @@ class ReducedLoss(Loss):
 
 
 class MarginLoss(ReducedLoss):
-    """A loss whose penalty may be 0; each epoch reports the share of rows without a penalty."""
+    """A loss whose penalty may be 0; epochs report the share of counted rows without a penalty."""
 
     _spared: Tensor
 

@@ -16,7 +16,7 @@ class RankedPairs(NamedTuple):
     Attributes:
         sign: 1, -1 or 0 if the sample was right more often, less often, or equally often, (S,).
         violation: How much the difference of the two confidences falls short of the difference of
-            the shares of epochs in which the two samples were right, at least 0, (S,).
+            the shares of epochs in which the two samples were right; 0 where ``sign`` is 0, (S,).
         valid: False for samples with only ignored rows, which are in no pair, (S,).
     """
 

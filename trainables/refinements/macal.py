@@ -75,10 +75,11 @@ class MaskedHead(nn.Module):
 
     @property
     def most_q(self) -> float:
-        """Return the largest q that adaptation may reach: it drops all but one weight per logit.
+        """Return the largest q that ``ours`` may reach.
 
-        If q = 1 dropped all weights, accuracy would be 1/K and confidence at least as high, so that
-        eq. 12 with gamma below 1 would keep q at 1 forever.
+        Masks that drop this share of weights keep one weight per logit on average. If q = 1 dropped
+        all weights, accuracy would be 1/K and confidence at least as high, so that eq. 12 with
+        gamma below 1 would keep q at 1 forever.
         """
         last: Tensor = operator.attrgetter("weight")(self.layers[-1])
         return 1 - 1 / last.shape[1]
