@@ -58,7 +58,7 @@ class CorrectnessHistory(nn.Module):
         span = self.epoch.clamp(min=1) - low
         shares = (self.counts.gather(0, indices) - low) / span
         # A span of 0 (all samples were always right) would give 0/0, so nothing is ranked then.
-        # The upper limit only matters if a sample occurs more than once per epoch, as in mixup.
+        # The upper limit only matters if a sample is counted more than once per epoch.
         return torch.where(span > 0, shares, 0.0).clamp(0.0, 1.0)
 
 
