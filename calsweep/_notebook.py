@@ -191,7 +191,7 @@ class SweepResult:
         ``task``, ``recipe`` and ``seed`` select results; None selects all.
 
         Raises:
-            InputError: If no such result exists, or its predictions were removed.
+            InputError: If no such result exists, or its predictions were removed or are of pixels.
         """
         import pyarrow as pa
 

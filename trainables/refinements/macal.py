@@ -169,10 +169,10 @@ class MaCCal(Refinement):
     these four fields and for ``inference`` and ``views``. Eq. 8 and 9 are read as masks of the
     forward pass: masks that set weights to zero permanently would cost accuracy under every
     reading. ``clock``, ``feedback: validation`` and ``accept`` are ours.
-    The text gives no values of ``gamma`` and ``hidden``. Deployed confidence ends near gamma on the
-    training set, so a good gamma is slightly above the accuracy expected on other data and has to
-    be searched. ``feedback: validation`` with a gamma of 1 needs no search and calibrated as well
-    or better (thirteen ResNet-18 of ``macal-networks.md``).
+    The text gives no values of ``gamma`` and ``hidden``. On a training set that is fitted
+    perfectly, deployed confidence ends near gamma, so a good gamma is slightly above the accuracy
+    expected on other data and has to be searched. ``feedback: validation`` with a gamma of 1 needs
+    no search and calibrated as well or better (thirteen ResNet-18 of ``macal-networks.md``).
 
     The extractor stays frozen, so features do not improve.
 
