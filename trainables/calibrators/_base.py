@@ -30,8 +30,9 @@ class FitReport:
     Attributes:
         converged: Whether the stopping rule was met within the allowed iterations; true if the
             fit has no such rule.
-        iterations: Passes over the fitting rows, or iterations of the solver.
-        objective: Final value of the fitting objective; nan if the fit does not minimise one.
+        iterations: Passes over the fitting rows, iterations of the solver, or candidates tried.
+        objective: Final value of the fitting objective, or the largest residual of ``spline``; nan
+            if the fit has neither.
         note: A remark, for example about a parameter that ended on its bound.
         doubt: Why the fit should not be trusted, or empty. ``fit`` also shows it as a
             ``FitWarning``.
@@ -44,7 +45,7 @@ class FitReport:
     doubt: str = ""
 
     def after(self, first: Self) -> Self:
-        """Return one report of a ``first`` fit and this one; its doubt is that of the first."""
+        """Return one report of the ``first`` fit and this one, with the doubt of the first."""
         return replace(
             self,
             converged=first.converged and self.converged,
