@@ -41,8 +41,9 @@ def sweep(
         tasks: The tasks to train on, such as
             ``[{"dataset": "digits", "model": "convnet", "protocol": "digits"}]``.
         recipes: The recipes to compare, such as ``["ce", "mbls", "*+ts"]``.
-        trials: Trials per study; the default of ``search`` if left out.
-        seeds: The search uses the first seed; chosen configurations run with all of them.
+        trials: Trials per study; by default ``trials`` of ``search``, or else its default.
+        seeds: The search uses the first seed unless ``search`` has a ``seed``; chosen
+            configurations run with all of them.
         name: The name of the sweep's folder. By default it is derived from the other arguments, so
             that the same call resumes the same sweep.
         **settings: Other keys of a sweep file, such as ``search``, ``storage`` and ``resources``.
@@ -116,14 +117,18 @@ class SweepResult:
 
     @property
     def status(self) -> str:
-        """Return ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``."""
+        """Return ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
+
+        It is ``running`` before the sweep ends, or if it was killed.
+        """
         return self._ledger.status
 
     def table(self, **options: Any) -> ComparisonTable:
         """Return the comparison table; ``options`` are the fields of ``TableOptions``.
 
         Raises:
-            InputError: If an option has an unknown name; the message lists the known ones.
+            InputError: If an option names something unknown, such as a metric; the message lists
+                the known ones.
         """
         from orchestrator.storage.status import current_results
         from orchestrator.tables.make import TableOptions, make_table
@@ -186,7 +191,7 @@ class SweepResult:
         ``task``, ``recipe`` and ``seed`` select results; None selects all.
 
         Raises:
-            InputError: If no such result exists, or its predictions were removed.
+            InputError: If no such result exists, or its predictions were removed or are of pixels.
         """
         import pyarrow as pa
 

@@ -38,9 +38,9 @@ def own_entry(kind: str, name: str) -> Any:
 
 
 def declared(entry: Any) -> dict[str, dict[str, Any]]:
-    """Return the type, default, choices and variants of each field that a class declares.
+    """Return the type, default, choices and variants of each argument that a class declares.
 
-    A key is missing if the field does not have it.
+    A key is missing if the argument does not have it.
     """
     described = fields(entry) if is_dataclass(entry) else ()
     return {item.name: _described(item) for item in described if item.init}
@@ -316,7 +316,8 @@ def load_space(kind: str, name: str) -> SearchSpace:
     """Return the search space of one method, refinement, calibrator or fitting objective.
 
     Raises:
-        SpaceError: If the name is unknown or its file is malformed.
+        SpaceError: If the kind or name is unknown, or its file has no title or source. Parameters
+            are checked when they are first used.
     """
     return _plugged.get((kind, name)) or _own_space(kind, name)
 

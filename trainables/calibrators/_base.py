@@ -30,8 +30,9 @@ class FitReport:
     Attributes:
         converged: Whether the stopping rule was met within the allowed iterations; true if the
             fit has no such rule.
-        iterations: Passes over the fitting rows, or iterations of the solver.
-        objective: Final value of the fitting objective; nan if the fit does not minimise one.
+        iterations: Passes over the fitting rows, iterations of the solver, or candidates tried.
+        objective: Final value of the fitting objective, or the largest residual of ``spline``; nan
+            if the fit has neither.
         note: A remark, for example about a parameter that ended on its bound.
         doubt: Why the fit should not be trusted, or empty. ``fit`` also shows it as a
             ``FitWarning``.
@@ -44,7 +45,7 @@ class FitReport:
     doubt: str = ""
 
     def after(self, first: Self) -> Self:
-        """Return one report of a ``first`` fit and this one; its doubt is that of the first."""
+        """Return one report of the ``first`` fit and this one, with the doubt of the first."""
         return replace(
             self,
             converged=first.converged and self.converged,
@@ -75,7 +76,7 @@ class Calibrator(CheckedFields, ABC):
             this depends on an argument, the instance has its own value.
         fits_on_training: Whether it is fitted on the network's training rows, as in some papers,
             instead of held-out rows. This may depend on an argument as well.
-        transfers: Whether a fitted calibrator applies to rows with another number of classes.
+        transfers: Whether a fitted calibrator may apply to rows with another number of classes.
         report: The report of the fit; None before the fit.
         num_classes: K of the fitting rows; 0 before the fit.
         logit_scale: The scale of the fitting logits; masked and huge logits are detected with it.
@@ -112,7 +113,8 @@ class Calibrator(CheckedFields, ABC):
                 ``FitWarning``.
 
         Raises:
-            InputError: If shapes, values or labels are wrong, or every label is masked.
+            InputError: If shapes, values or labels are wrong, every label is masked, or a
+                constraint such as ``accuracy`` of ``meta-acc`` cannot be met on these rows.
         """
         rows, targets = check_rows(logits, labels)
         self.num_classes, self.logit_scale = rows.shape[1], LogitScale.of(rows)
@@ -335,9 +337,9 @@ def first_argmax(rows: Tensor) -> Tensor:
 def keep_argmax(before: Tensor, after: Tensor) -> Tensor:
     """Return ``after``, corrected such that its first largest entries are those of ``before``.
 
-    Rounding can make entries of a monotone map equal. Entries before the winner that are not
-    smaller are lowered to a few units in the last place below the winner, enough to keep the order
-    after exponentiation. Entries after the winner are limited to its value.
+    Rounding can make entries of a monotone map equal. Entries before the winner are limited to a
+    few units in the last place below it, enough to keep the order after exponentiation. Entries
+    after the winner are limited to its value.
     """
     winner = first_argmax(before).unsqueeze(1)
     top = after.gather(1, winner)

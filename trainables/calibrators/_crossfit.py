@@ -38,6 +38,7 @@ def cross_fit(
     Raises:
         InputError: If there are fewer rows (or groups) than folds, or ``fit`` would reject the
             rows.
+        ValueError: If ``folds`` is below 2.
     """
     rows, targets = check_rows(logits, labels)
     out = torch.empty_like(rows)

@@ -255,7 +255,8 @@ def minimize(
     An objective that is not adaptive needs a single run of ``lbfgs``. An adaptive objective must
     have been prepared (``WeightedLoss.prepare``). Its new weights are averaged with the old ones,
     because weight and loss of a class could otherwise oscillate. The share of the new weights
-    shrinks as long as the parameters do not settle.
+    shrinks after each round that moves the parameters almost as far as, or farther than, the round
+    before. After 100 rounds, the fit ends without convergence.
     """
     if not loss.objective.adaptive:
         even = torch.zeros(len(loss.labels), dtype=torch.float64, device=loss.labels.device)

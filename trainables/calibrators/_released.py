@@ -101,8 +101,8 @@ def adam(
 
     The run ends earlier if the loss has not fallen by more than ``least`` for ``patience`` steps.
     The result is the last parameters, not the best ones, as in released code, whose copy of the
-    best ones is only a reference; the report has the lowest loss. The steps equal those of
-    ``torch.optim.Adam``, which takes seconds to import.
+    best ones is only a reference to the present ones; the report has the lowest loss. The steps
+    equal those of ``torch.optim.Adam``, which takes seconds to import.
     """
     means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     best, last_gain, step = math.inf, 0, 0

@@ -60,7 +60,8 @@ def load_calibrator(folder: str | Path) -> Calibrator:
     """Read a calibrator of ``save_calibrator``.
 
     Raises:
-        InputError: If a file is missing, damaged or has another format.
+        InputError: If a file is missing, damaged or has another format, or the calibrator's name is
+            unknown.
     """
     place = local_path(folder, "calibrator")
     if not any((place / name).exists() for name in (MANIFEST, TENSORS, DESCRIPTION)):

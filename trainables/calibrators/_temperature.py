@@ -23,7 +23,10 @@ MAX_PASSES = 100
 
 
 class TemperatureCalibrator(ObjectiveCalibrator):
-    """A calibrator that divides every row by one positive temperature, which keeps its order."""
+    """A calibrator that divides every row by one positive temperature, which keeps its order.
+
+    A subclass may have variants that do otherwise and change ``preserves_accuracy``.
+    """
 
     preserves_accuracy = True
 
@@ -79,7 +82,7 @@ class TemperatureFit(WeightedLoss):
         Groups without rows, or whose rows do not depend on the temperature, get the prior
         temperature.
         """
-        # The first step of the released code has no such penalty.
+        # Without shrinkage, because the first step of the released code has none.
         free = TemperatureFit(self._passes, self._groups, len(self._zeros))
         free.prepare(self._zeros, torch.log)
         coupled = self.objective.adaptive and len(self._zeros) > 1
@@ -136,7 +139,7 @@ def fit_temperature(
 def find_roots(
     evaluate: Callable[[Tensor], Slopes], start: Tensor, *, coupled: bool
 ) -> tuple[Tensor, FitReport]:
-    """Return the log temperatures (G,), in [LOW, HIGH], where all slopes vanish, and the report.
+    """Return the log temperatures (G,) where all slopes vanish, or LOW or HIGH, and the report.
 
     The search stops earlier when the loss is below ``PERFECT``: if all rows are right, the best
     temperature would be the lower bound, and a mistake on other rows would then have the largest

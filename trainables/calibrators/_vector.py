@@ -61,7 +61,7 @@ class VectorLoss:
             probabilities, losses = softmax_in_place(z * slope + bias, labels)
             total += float(losses.sum())
             weighted = torch.cat([probabilities * z, probabilities], 1)
-            # Single precision is accurate enough for the curvature: it needs no further steps.
+            # Single precision is accurate enough for the curvature: no more steps are needed.
             single = weighted.float()
             curvature -= single.T @ single
             gradient += weighted.sum(0)

@@ -8,9 +8,10 @@ from trainables.calibrators._logistic import LogisticCalibrator, logistic_fits
 class BetaCalibration(LogisticCalibrator):
     """``sigmoid(a log p - b log(1 - p) + c)`` with a and b >= 0, each class against the rest.
 
-    Kull et al., Beta calibration, AISTATS 2017. As in their code, negative coefficients are set to
-    0 and the others are fitted again, so that curves never fall. Accuracy may change. See
-    ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for ``variant``.
+    Kull et al., Beta calibration, AISTATS 2017. As in their code, a negative coefficient (of two,
+    the more negative one) is set to 0 and the others are fitted again; if one is then still
+    negative, both are 0. So curves never fall. Accuracy may change. See ``LogisticCalibrator`` for
+    the targets and ``MixedCalibrator`` for ``variant``.
     """
 
     identity = (1.0, 1.0, 0.0)

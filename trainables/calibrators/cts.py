@@ -23,9 +23,9 @@ class ClassTemperatureScaling(TemperatureCalibrator):
     which keeps its order. Each temperature is fitted on the rows with this prediction and pulled
     towards the common temperature, so that a class with few rows, or only right rows, stays near
     it. With ``assignment="logit"``, logit k is divided by T_k as in the class-wise scaling paper
-    and its code; this changes the order of classes and accuracy. The default is ``prediction``
-    because it keeps accuracy; use ``logit`` to compare with published figures. Do not use either
-    with a handful of rows per class.
+    and its code; this may change the order of classes. The default is ``prediction`` because it
+    keeps accuracy; use ``logit`` to compare with published figures. Do not use either with a
+    handful of rows per class.
 
     Args:
         assignment: ``prediction`` or ``logit``.

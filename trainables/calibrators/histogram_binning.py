@@ -15,7 +15,7 @@ class HistogramBinning(CurveCalibrator):
     Zadrozny and Elkan, ICML 2001; for several classes as in Guo et al., ICML 2017. Bins have equal
     width and are open on the left; a bin without rows maps to its middle. Accuracy may change, and
     classes may tie. Do not use it if ranks or the log-likelihood matter, nor with few rows per
-    class.
+    class. See ``MixedCalibrator`` for ``variant``.
 
     Args:
         bins: Number of bins per class, at least 1.

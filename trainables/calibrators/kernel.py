@@ -82,5 +82,5 @@ class KernelCalibration(MixedCalibrator):
 
 
 def _weights(kernel: Tensor) -> Tensor:
-    """Return the weights of the fitting rows, (n, N), which sum to 1, or to 0 if none is near."""
+    """Return the weights of the fitting rows, (n, N): sums are 1, or 0 if all kernels are 0."""
     return kernel.softmax(1).nan_to_num(0.0)

@@ -32,8 +32,8 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
     order, or all if there are fewer classes (not logits, so that files of logits and files of
     probabilities give the same result). The output is added to the logarithm of the common
     temperature and is 0 at first; T stays in [0.01, 100]. The fit is full-batch L-BFGS, so it is
-    deterministic and never worse than ``ts`` on its rows. Do not use it with a few hundred rows,
-    which it overfits.
+    deterministic and practically never worse than ``ts`` on its rows. Do not use it with a few
+    hundred rows, which it overfits.
 
     Args:
         top: Number of the network's inputs.

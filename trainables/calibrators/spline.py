@@ -27,8 +27,8 @@ class SplineCalibration(MixedCalibrator):
     difference of cumulative accuracy and confidence and adds the confidence afterwards.) The other
     classes share the rest in their old proportions. If one of them would exceed the predicted
     class, they are evened out just enough to keep accuracy. Only the top label is calibrated: do
-    not use it if the other probabilities matter. With fewer rows than knots, the least-squares
-    solution with the smallest norm is used. See ``MixedCalibrator`` for ``variant``.
+    not use it if the other probabilities matter. If there are more knots than ranks (rows + 1), the
+    least-squares solution with the smallest norm is used. See ``MixedCalibrator`` for ``variant``.
 
     Args:
         knots: Number of knots of the spline, evenly spaced in rank, at least 3.

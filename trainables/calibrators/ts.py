@@ -17,9 +17,9 @@ class TemperatureScaling(TemperatureCalibrator):
 
     T is the exact minimiser of the objective, in [0.01, 100], by Newton's method on log T. Constant
     logits do not depend on T and give T = 1. If every row is right, the fit stops when the loss is
-    below 1e-5; if an infinite T would be best (a single wrong row), T ends on the bound. The report
-    notes both. Do not use it if miscalibration differs between classes or confidence ranges, which
-    one number cannot correct.
+    below 1e-5; if an infinite T would be best (for example with only one row, if it is predicted
+    wrongly), T ends on the bound. The report notes both. Do not use it if miscalibration differs
+    between classes or confidence ranges, which one number cannot correct.
 
     Args:
         selection: ``objective`` fits T as described above; ``ece`` chooses the T with the smallest

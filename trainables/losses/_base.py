@@ -89,7 +89,7 @@ class ReducedLoss(Loss):
 
 
 class MarginLoss(ReducedLoss):
-    """A loss whose penalty may be 0; each epoch reports the share of rows without a penalty."""
+    """A loss whose penalty may be 0; epochs report the share of counted rows without a penalty."""
 
     _spared: Tensor
 
@@ -143,9 +143,9 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
     """Return True for masked classes, (N, K), and a factor (N,) for means over the other classes.
 
-    Losses that sum over classes skip masked ones, see ``LogitScale``. They divide the sum by K -
-    ``apart`` and multiply it by the factor, which is exactly 1 if no class is masked. ``apart`` is
-    1 if the mean leaves out one class that is never masked, such as the true class, else 0.
+    Losses that sum over classes skip masked ones, see ``masked_classes``. They divide the sum by
+    ``K - apart`` and multiply it by the factor, which is exactly 1 if no class is masked. ``apart``
+    is 1 if the mean leaves out one class that is never masked, such as the true class, else 0.
     """
     masked = masked_classes(logits.detach())
     allowed = ((~masked).sum(dim=1) - apart).clamp(min=1)

@@ -16,7 +16,7 @@ class RankedPairs(NamedTuple):
     Attributes:
         sign: 1, -1 or 0 if the sample was right more often, less often, or equally often, (S,).
         violation: How much the difference of the two confidences falls short of the difference of
-            the shares of epochs in which the two samples were right, at least 0, (S,).
+            the shares of epochs in which the two samples were right; 0 where ``sign`` is 0, (S,).
         valid: False for samples with only ignored rows, which are in no pair, (S,).
     """
 
@@ -58,7 +58,7 @@ class CorrectnessHistory(nn.Module):
         span = self.epoch.clamp(min=1) - low
         shares = (self.counts.gather(0, indices) - low) / span
         # A span of 0 (all samples were always right) would give 0/0, so nothing is ranked then.
-        # The upper limit only matters if a sample occurs more than once per epoch, as in mixup.
+        # The upper limit only matters if a sample is counted more than once per epoch.
         return torch.where(span > 0, shares, 0.0).clamp(0.0, 1.0)
 
 

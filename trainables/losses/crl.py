@@ -17,10 +17,10 @@ class CorrectnessRankingLoss(RankingLoss):
     Each sample i is paired with the next one j of the batch, the last with the first. If the share
     of past epochs in which i was right is larger by m than that of j, the confidence of i should be
     larger by m: the penalty is ``max(0, m - (c_i - c_j))``, and 0 for samples that were right
-    equally often. It is averaged over all pairs. Shares do not include the present batch, and are
-    normalised by the smallest count in the training set and the number of epochs, as in the
-    released code. There is no penalty in the first epoch or if every sample has always been right
-    (then the released code divides 0 by 0).
+    equally often. It is averaged (or summed, see ``reduction``) over all pairs. Shares do not
+    include the present batch, and are normalised by the smallest count in the training set and the
+    number of epochs, as in the released code. There is no penalty in the first epoch or if every
+    sample has always been right (then the released code divides 0 by 0).
 
     In training mode a call also counts the batch, so use each batch once per epoch; in evaluation
     mode the history does not change. For logits (N, K, H, W) confidence and correctness are

@@ -109,7 +109,7 @@ SETS = tuple(f"{kind}_{level}" for kind in ("lac", "aps", "raps") for level in (
 
 
 def of_sets(metric: str) -> bool:
-    """Return True for metrics of conformal sets, whose thresholds need validation rows."""
+    """Return True for metrics of conformal sets, whose thresholds are fitted on other rows."""
     return metric.rpartition("_")[0] in SETS
 
 
@@ -326,7 +326,7 @@ REPORTED = tuple(metric.name for metric in _REPORTED)
 """The keys of ``calibration_report``, in its order."""
 
 FLOORED = tuple(metric.name for metric in _REPORTED if metric.floored)
-"""Metrics that have a noise floor."""
+"""Built-in metrics that have a noise floor."""
 
 
 def metrics_digest(*sources: str) -> str:

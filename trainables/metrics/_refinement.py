@@ -13,14 +13,14 @@ STEPS, CLOSE = 50, 1e-5  # Newton's method: limit of steps, and the relative cha
 MOST = BLOCK_ELEMENTS // 2  # Largest number of values used to fit a temperature.
 LIMITS = (1e-3, 1e3)
 NEAR = 1e-4  # Relative step of the scale for finite differences.
-LOWEST = -1e4  # Lower logits are raised to this value; their probability is 0 anyway.
+LOWEST = -1e4  # Logits further below the largest of their row are raised to this distance.
 
 
 class Refined(NamedTuple):
     """Terms (N,), float64, of the proper scores after a temperature fitted on other rows.
 
     A term is the row's own score plus the row's effect on the scores of the other half, through the
-    temperature that is fitted on the row (if there is one).
+    temperature that is fitted on the row (0 if there is none, or if it is at one of ``LIMITS``).
 
     Attributes:
         nll_chance, brier_chance: The second-order variance of the mean, see ``variance_of_mean``.

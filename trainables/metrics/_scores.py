@@ -50,7 +50,7 @@ class Scores:
         nll: ``-log p_y`` of each row, (N,), float64.
         brier: ``sum_k (p_k - [k = y])^2`` of each row, (N,), float64.
         edge_dtype: Precision to which bin edges are rounded: that of given probabilities, so that
-            the float32 nearest to 1/10 is on the edge 1/10.
+            the float32 nearest to 1/10 is on the edge 1/10; float64 for logits.
 
     Raises:
         ValueError: If an argument is not as described above.

@@ -31,7 +31,7 @@ class Ranked:
         self._errors = self._even.cumsum(0)
 
     def aurc(self) -> Tensor:
-        """Return terms of the mean error rate of the k most confident rows over all k."""
+        """Return terms of AURC, the mean over k of the error rate of the k most confident rows."""
         risk = self._errors / self._rank
         weight, pull = _from_the_end(1 / self._rank), _from_the_end(risk / self._rank)
         return self._placed(self._level(risk - pull) + self._wrong * self._level(weight))

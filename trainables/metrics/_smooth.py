@@ -10,7 +10,7 @@ from trainables.common.later import Tensor, torch
 from trainables.metrics._scores import ArrayLike, Scores
 
 GRID = 1 << 13
-"""Number of cells for the confidences; a cell is much narrower than any bandwidth in use."""
+"""Number of cells for the confidences; the smallest bandwidth is the width of a cell."""
 
 
 def smooth_error(scores: Scores) -> float:

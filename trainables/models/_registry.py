@@ -55,8 +55,8 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> "Network":
 
     Args:
         name: A name from ``model_names()``, ``timm:NAME`` or ``torchvision:NAME``; pretrained are
-            ``timm:NAME@pretrained`` and ``hf:ORG/NAME@COMMIT`` (see ``timm_model`` for the
-            classifier).
+            names that end with ``@pretrained``, and ``hf:ORG/NAME@COMMIT`` (see ``timm_model`` for
+            the classifier).
         num_classes: K.
         shape: The form of the inputs, ``DatasetInfo.inputs.shape``.
     """
@@ -91,7 +91,7 @@ def begins_trained(name: str) -> bool:
 
 
 def without_weights(name: str) -> str:
-    """Return the name of the same network without trained weights, which needs no download."""
+    """Return the name of the same network with random weights; building it downloads none."""
     if name.startswith(HUB_MODELS):
         return f"{name}{UNTRAINED}"
     base = name.removesuffix(PRETRAINED)

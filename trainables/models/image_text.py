@@ -80,7 +80,8 @@ class ImageTextModel:
     def class_embeddings(self, classes: Sequence[str], templates: Sequence[str]) -> np.ndarray:
         """Return the embedding of each class, (K, D) float32, of length 1.
 
-        It is the mean over the prompts that are the templates with the class's name for ``{}``.
+        It is the normalised mean of the embeddings of the class's prompts. A prompt is a template
+        in which the class's name replaces ``{}``.
         """
         names = self._names(classes)
         if names is classes:

@@ -109,7 +109,8 @@ class _HeadStack:
     def _feedback(self, view: Tensor, trained_on: Tensor) -> Tensor:
         """Return accuracy and mean confidence for each refinement's ``end_epoch``, (M, 2).
 
-        They are ``trained_on``, those of the training steps, unless it has a ``second_pass``.
+        They are ``trained_on``, those of the training steps, unless the refinement has a
+        ``second_pass``.
         """
         second_pass = [trainer.refinement.second_pass for trainer in self.trainers]
         if not any(second_pass):

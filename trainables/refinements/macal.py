@@ -75,10 +75,11 @@ class MaskedHead(nn.Module):
 
     @property
     def most_q(self) -> float:
-        """Return the largest q that adaptation may reach: it drops all but one weight per logit.
+        """Return the largest q that ``ours`` may reach.
 
-        If q = 1 dropped all weights, accuracy would be 1/K and confidence at least as high, so that
-        eq. 12 with gamma below 1 would keep q at 1 forever.
+        Masks that drop this share of weights keep one weight per logit on average. If q = 1 dropped
+        all weights, accuracy would be 1/K and confidence at least as high, so that eq. 12 with
+        gamma below 1 would keep q at 1 forever.
         """
         last: Tensor = operator.attrgetter("weight")(self.layers[-1])
         return 1 - 1 / last.shape[1]
@@ -168,10 +169,10 @@ class MaCCal(Refinement):
     these four fields and for ``inference`` and ``views``. Eq. 8 and 9 are read as masks of the
     forward pass: masks that set weights to zero permanently would cost accuracy under every
     reading. ``clock``, ``feedback: validation`` and ``accept`` are ours.
-    The text gives no values of ``gamma`` and ``hidden``. Deployed confidence ends near gamma on the
-    training set, so a good gamma is slightly above the accuracy expected on other data and has to
-    be searched. ``feedback: validation`` with a gamma of 1 needs no search and calibrated as well
-    or better (thirteen ResNet-18 of ``macal-networks.md``).
+    The text gives no values of ``gamma`` and ``hidden``. On a training set that is fitted
+    perfectly, deployed confidence ends near gamma, so a good gamma is slightly above the accuracy
+    expected on other data and has to be searched. ``feedback: validation`` with a gamma of 1 needs
+    no search and calibrated as well or better (thirteen ResNet-18 of ``macal-networks.md``).
 
     The extractor stays frozen, so features do not improve.
 

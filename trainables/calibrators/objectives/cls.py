@@ -28,8 +28,9 @@ class ClasswiseScaling(Objective):
         normalization: ``nd`` (standardised), ``cm`` (centred, divided by the range) or ``mm``
             (minimum to maximum mapped to [0, 1]).
         bounds: ``released`` bounds alpha to [0.1, ln(K)/2] and beta to [1.5, 2]; ``paper`` names
-            no bounds, so only alpha > 0 is required. The default is ``released`` because all
-            published figures come from that code, and without bounds the search may diverge.
+            no bounds, so only alpha > 0 and beta >= 0 are required. The default is ``released``
+            because all published figures come from that code, and without bounds the search may
+            diverge.
         reduction: Whether the loss of a class is the ``mean`` of its rows, so that all classes
             have the same weight, or their ``sum`` (eq. 3), divided by the number of all rows. The
             default is ``mean``, as in the released code.
@@ -55,7 +56,7 @@ class ClasswiseScaling(Objective):
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
         """Return the weight of each row's class, divided by a number of rows.
 
-        It is the number of the class's rows for ``mean``, of all rows for ``sum``.
+        For ``mean`` this is the number of the class's rows, for ``sum`` that of all rows.
         """
         totals, counts = self._class_losses(losses, labels, num_classes)
         present = counts > 0
@@ -65,7 +66,7 @@ class ClasswiseScaling(Objective):
         return (weights / rows)[labels]
 
     def begin(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Reset the scaling and store the class losses of the uncalibrated rows."""
+        """Reset the scaling and store the class losses at the start of the fit."""
         self.alpha, self.beta = ALPHA_START, BETA_START
         self._first = self._present_losses(losses, labels, num_classes)
 
@@ -115,7 +116,8 @@ class ClasswiseScaling(Objective):
 def normalize(means: Tensor, how: str, correction: int = 1) -> Tensor:
     """Normalise class losses by ``nd``, ``cm`` or ``mm``; equal losses (or one class) give zeros.
 
-    The variance of ``nd`` is divided by the number of classes minus ``correction``.
+    For the variance of ``nd``, squares are summed and divided by the number of classes minus
+    ``correction``.
     """
     spread = means.max() - means.min()
     if not spread > 0:
