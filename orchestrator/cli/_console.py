@@ -52,7 +52,7 @@ def print_table(
     for heading in headings:
         table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
     for cells in rows:
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     output().print(table)
 
 

@@ -53,6 +53,14 @@ def test_gc_tells_how_much(calsweep, monkeypatch, option, freed):
         assert all(row[end - 1] != " " == row[end] for row in (train, data))
 
 
+def test_tables_escape_control_characters_and_ignore_markup(capsys):
+    print_table(("recipe",), [("\x1b[31mred",), ("[bold]x[/bold]",)], ("recipe",))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\\x1b[31mred" in out
+    assert "[bold]x[/bold]" in out
+
+
 def test_a_terminal_too_narrow_for_standings_still_has_a_line_a_row(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
     monkeypatch.setenv("COLUMNS", "24")
