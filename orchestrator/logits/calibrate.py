@@ -137,7 +137,8 @@ def plan_task(
 ) -> Task:
     """Return the rows to fit on and the rows to score, which never overlap.
 
-    A warning counts the rows to score that are copies of rows to fit on.
+    A warning counts the rows to score that are copies of rows to fit on; if all are copies, they
+    are refused.
 
     Args:
         file: The logits. By default, a pickled pair is fitted on its first part and scored on its

@@ -183,7 +183,7 @@ class TaskSpec(_Strict):
         model: A name from ``calsweep list models``.
         protocol: Name of a protocol, or a mapping of its fields (with ``base:`` for a named one).
         name: The task's name in tables; by default ``dataset/model/protocol``; for logits, the
-            name of their file.
+            name of their file or set.
         split: The split of the rows; its default validation share is the protocol's or data's.
         inputs: Options of this kind of data, such as ``length``.
         suites: Additional test sets for chosen configurations; names from
@@ -227,7 +227,7 @@ class TaskSpec(_Strict):
 
     @property
     def dataset_name(self) -> str:
-        """Return the data set's name, or the stem of its file or folder."""
+        """Return the data set's name; for a path, its stem, or the set's name in a file of logits."""
         kind, _, place = self.dataset.partition(":")
         if kind == "logits":
             path, chosen = split_address(place)
@@ -317,7 +317,8 @@ class SearchModel(_Strict):
             the lowest objective is chosen.
         parallel_trials: Number of trials of one study that are suggested without knowing each
             other's results. It limits how many run at once, and makes suggestions the same on any
-            machine.
+            machine. With ``random`` or ``grid`` and no scheduler, at least 64 trials of a
+            refinement or of ``ts``, ``cts`` or ``vs`` are suggested together.
         spaces: Ranges that replace the search spaces' ranges, by part and parameter.
         fixed: Values of parameters that are not searched, by part and parameter.
         tune: Names of searched parameters by part, such as the few that a paper tuned by hand. With
@@ -447,7 +448,7 @@ class ResourcesModel(_Strict):
 
     @property
     def given(self) -> StageResources:
-        """Return the resources for reading given logits, which are a calibration's."""
+        """Return the resources for reading given logits: those of stage ``calibrate``."""
         return self.calibrate
 
 
@@ -469,8 +470,9 @@ class SweepSpec(_Strict):
 
     Attributes:
         name: Name of the sweep's folder and its MLflow experiment.
-        plugins: Your own packages and files with parts, models, data sets or suites. Installed
-            packages with an entry point in the group ``calsweep.plugins`` need not be listed.
+        plugins: Your own packages and files with parts, models, data sets, metrics and so on.
+            Installed packages with an entry point in the group ``calsweep.plugins`` need not be
+            listed.
         tasks: Data sets with networks and protocols.
         recipes: Methods to compare; wildcards are allowed.
         variants: Parts under other names, for use in recipes.
@@ -485,7 +487,7 @@ class SweepSpec(_Strict):
             object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
         keep: ``logits`` removes the weights of the trials that a study did not choose, as soon as
-            the study has chosen.
+            the study has chosen; the published default keeps its weights.
     """
 
     name: Annotated[str, _checked(_check_name)]
@@ -511,7 +513,7 @@ class SweepSpec(_Strict):
     @field_validator("tasks", mode="before")
     @classmethod
     def _one_a_set(cls, tasks: Any) -> Any:
-        """Replace a task for a folder of logits by one task per set."""
+        """Replace a task for a folder or file with several sets of logits by one task per set."""
         if not isinstance(tasks, list | tuple):
             return tasks
         return [own for number, task in enumerate(tasks) for own in _sets_of(number, task)]
