@@ -32,7 +32,7 @@ class StagePreview:
     """The trials of one stage of one task.
 
     Attributes:
-        reused: Trials whose outcome is stored, from an earlier run or another sweep.
+        reused: Trials whose outcome is known from an earlier run or another sweep.
         seconds: Time of one trial in earlier runs on the tracking server; None if unknown, or if
             no trial is left to compute.
         dropped: Trials to compute again because they are stored without their weights.

@@ -49,10 +49,10 @@ def suggestion(
 
     Args:
         plan: The study.
-        points: Configurations of the trials so far, ended trials first. Running trials get their
-            predicted objective.
-        values: Objectives of the ended trials; None for a failed or stopped one, which counts as
-            the worst.
+        points: Configurations of the trials so far, those with ``values`` first. The others get
+            their predicted objective.
+        values: Objectives of ended trials; None for a failed or stopped one, which counts as the
+            worst.
         seed: Determines the candidates.
     """
     from scipy.special import ndtr  # Slow to import, and needed by few commands.

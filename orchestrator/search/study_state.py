@@ -45,8 +45,8 @@ class TrialSpec(TrialStarted):
     """One configuration to compute, with the fields of its event in the journal.
 
     Trials of the chosen configuration on further seeds have the highest numbers. The key is the
-    same when the sweep is resumed. ``together`` are stages of later trials that are computed in the
-    same pass.
+    same when the sweep is resumed. ``together`` are stages of later trials that the same pass computes
+    if they fit into its steps.
     """
 
     request: StageRequest
@@ -312,7 +312,7 @@ class Past:
         return None if margin is None else Margin(margin["difference"], margin["error"])
 
     def accuracy_error(self, trial: TrialSpec) -> float | None:
-        """Return the recorded standard error of a trial that a final choice rejected, or None."""
+        """Return the recorded error of a trial's lost accuracy if a final choice rejected it."""
         return self._trials[trial.key].accuracy_error if self.can_do_without(trial) else None
 
     def outcome(self, key: str) -> TrialFinished | None:

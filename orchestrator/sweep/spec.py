@@ -227,7 +227,7 @@ class TaskSpec(_Strict):
 
     @property
     def dataset_name(self) -> str:
-        """Return the data set's name; for a path, its stem, or the set's name in a file of logits."""
+        """Return the data set's name; for a path, its stem, or the name of a set in the file."""
         kind, _, place = self.dataset.partition(":")
         if kind == "logits":
             path, chosen = split_address(place)
@@ -292,16 +292,16 @@ class SearchModel(_Strict):
     """The settings of the search, the same for every study.
 
     Attributes:
-        trials: Number of trials per study; a study without searched parameters runs one.
-        sampler: Optuna's sampler. ``prior`` starts with the published default and with
-            configurations that did well on other tasks, continues with a Gaussian process, and
-            uses TPE after 20 trials or with ``pareto``. ``grid`` tries all combinations of the
-            ``choices`` in ``spaces``, leaves other parameters at their defaults, and ignores
-            ``trials``.
+        trials: Number of trials per study; a study with fewer configurations runs each once.
+        sampler: ``tpe``, ``random`` and ``gp`` are samplers of Optuna. ``prior`` starts with the
+            published default and with configurations that did well on other tasks, continues with a
+            Gaussian process, and uses TPE after 20 trials or with ``pareto``. ``grid`` tries all
+            combinations of the ``choices`` in ``spaces``, leaves other parameters at their
+            defaults, and ignores ``trials``.
         scheduler: ``asha`` stops weak trials of a study early. The result then depends on the order
             in which trials report, so two runs may differ.
-        stop: ``auto`` ends a study before ``trials`` if the expected improvement is less than the
-            noise of the validation rows; null runs all trials.
+        stop: ``auto`` ends a study before ``trials`` if the expected improvement is small against
+            the noise of the validation rows; null runs all trials.
         objective: The validation metric to minimise.
         pareto: More validation metrics to optimise: Optuna searches for the Pareto front of these
             and the objective. Only the objective decides which trial is chosen.
@@ -350,7 +350,8 @@ class SearchModel(_Strict):
 class VariantModel(_Strict):
     """A part under another name with its own settings, such as one row of an ablation.
 
-    Parameters in ``fixed`` have these values and are not searched.
+    Parameters in ``fixed`` have these values, unless ``search.fixed`` gives others, and are not
+    searched.
     """
 
     of: str
