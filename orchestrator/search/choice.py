@@ -38,7 +38,10 @@ class Rank(NamedTuple):
 
 
 class Margin(NamedTuple):
-    """The published default's objective minus the best trial's, and this difference's error."""
+    """The published default's objective minus the best trial's.
+
+    ``error`` is the standard error of this difference, paired by validation row.
+    """
 
     difference: float
     error: float

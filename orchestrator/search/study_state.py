@@ -45,8 +45,8 @@ class TrialSpec(TrialStarted):
     """One configuration to compute, with the fields of its event in the journal.
 
     Trials of the chosen configuration on further seeds have the highest numbers. The key is the
-    same when the sweep is resumed. ``together`` are stages of later trials that the same pass computes
-    if they fit into its steps.
+    same when the sweep is resumed. ``together`` are stages of later trials that the same pass
+    computes if they fit into its steps.
     """
 
     request: StageRequest
