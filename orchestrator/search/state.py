@@ -110,7 +110,7 @@ class SweepState:
         return None
 
     def take_over(self) -> bool:
-        """Reuse the results of an interrupted run; return True if no trial can run now."""
+        """Reuse an earlier run's results, if any; return True if they leave no trial to run now."""
         if self._past.is_empty:
             return False
         unknown = defaultdict[str, list[TrialSpec]](list)
@@ -210,7 +210,7 @@ class SweepState:
         return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Return True if the base of a study's next trial is known; if none will be, close it."""
+        """Return True if the base of a study's next trial is known; without any, close the study."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:

@@ -146,7 +146,7 @@ class StudyState:
         objectives: Guarded objectives of search trials; infinite for failed ones.
         leaders: Maps a trial to the trial whose pass computes it, possibly itself.
         seeds: Maps the position of a seed to the chosen configuration's trial on that seed; None
-            if the trial failed.
+            if it, or the trial that it builds on, failed.
         seeds_asked: Number of seeds that were started, including the first.
         margin: Margin of the best trial over the published default, if the choice used it.
     """
