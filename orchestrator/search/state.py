@@ -210,7 +210,7 @@ class SweepState:
         return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Return True if the base of a study's next trial is known; without any, close the study."""
+        """Return True if the base of a study's next trial is known; close a study without one."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:
