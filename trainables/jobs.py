@@ -103,7 +103,8 @@ class Job:
     epochs: int = 0  # Number of all epochs if a scheduler may stop the job earlier; else 0.
     attempt: int = 0  # Number of earlier attempts.
     failures: int = 0  # Number of attempts that failed because of a machine or changed code.
-    avoided: frozenset[str] = frozenset()  # Nodes on which these attempts failed.
+    # Nodes on which these attempts failed, and nodes that the loop excludes.
+    avoided: frozenset[str] = frozenset()
     cost: Cost = Cost()  # The highest cost that an earlier attempt reported.
 
     @property
@@ -155,7 +156,7 @@ class Report:
     status: Status
     metrics: Mapping[str, float] = field(default_factory=dict)  # The latest ones.
     epoch: int = 0  # Number of computed epochs; 0 for an outcome that was already stored.
-    history: Sequence[EpochMetrics] = ()  # The epochs since the last report.
+    history: Sequence[EpochMetrics] = ()  # The epochs that this attempt has not reported yet.
     artifact: str = ""  # Key of the stored outcome, once it has finished.
     fault: Fault | None = None
     cost: Cost = Cost()

@@ -137,7 +137,8 @@ def plan_task(
 ) -> Task:
     """Return the rows to fit on and the rows to score, which never overlap.
 
-    A warning counts the rows to score that are copies of rows to fit on.
+    A warning counts the rows to score that are copies of rows to fit on. Raise ``InputError`` if
+    this holds for the whole part, see ``Copies.whole``.
 
     Args:
         file: The logits. By default, a pickled pair is fitted on its first part and scored on its
@@ -155,7 +156,7 @@ def plan_task(
 
 
 def _look_for_copies(name: str, fit: LogitRows, judge: LogitRows) -> None:
-    """Warn of rows to score that are copies of rows to fit on; refuse them if all are."""
+    """Warn of rows to score that are copies of rows to fit on; refuse them if ``Copies.whole``."""
     parts = {"train": fit, "validation": fit.take(slice(0)), "test": judge}
     copies = count_copies(
         {name: RowArrays(r.logits.float().numpy(), r.labels.numpy()) for name, r in parts.items()}

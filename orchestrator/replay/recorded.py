@@ -31,8 +31,10 @@ class RecordedTrial:
     """A finished search trial.
 
     Attributes:
-        logits: Logits of N validation rows for K classes, (N, K).
-        outputs: Log-probabilities of M test rows, (M, K).
+        logits: Logits or log-probabilities of the N rows that a search uses, (N, K): the validation
+            rows, or those of ``drawn``.
+        outputs: Log-probabilities of the M rows that judge its choice, (M, K): the test rows, or
+            those of ``drawn``.
         test: Metrics on test data with the names of ``evaluation_report``; empty if choices are
             judged on other rows.
     """
@@ -57,8 +59,8 @@ class RecordedStudy:
 
     Attributes:
         trials: Trials by number; the published default is the first if it finished.
-        labels: Labels of the validation rows, (N,).
-        test_labels: Labels of the test rows, (M,).
+        labels: Labels of the rows that a search uses, (N,); see ``RecordedTrial``.
+        test_labels: Labels of the rows that judge its choice, (M,).
         plain: The trial with which the study's accuracy guard compared, or None.
     """
 
@@ -155,8 +157,8 @@ def read_sweeps(
 ) -> list[RecordedSweep]:
     """Return the ended sweeps of a storage; if ``test``, measure all finished trials on test data.
 
-    This includes trials that were not chosen, which a sweep never measures, so it must come after
-    all choices. The measurements stay in the storage as artifacts until ``gc``.
+    This includes trials that a sweep does not measure, so it must come after all choices. The
+    measurements stay in the storage as artifacts until ``gc``.
 
     Args:
         storage: The storage.

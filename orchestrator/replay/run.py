@@ -26,7 +26,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Judged:
-    """The choice of one simulated search at a budget, measured on test data.
+    """The choice of one simulated search at a budget.
+
+    Test metrics are those of ``RecordedStudy.losses``: on the test rows, or on the rows that a
+    search with ``ReplaySettings.validation`` has not drawn.
 
     Attributes:
         search: Number of the search; in a study, equal numbers have the same validation rows.
@@ -57,7 +60,8 @@ class Summary:
         budget: Number of trials; 0 for all trials of the strategy.
         loss: Mean test metric of the choices.
         low, high: Ends of the interval that has 95 % of the means over studies, one mean for each
-            search number. Searches differ in validation rows and sampler seeds.
+            search number. Searches differ in sampler seeds, and in validation rows if these are
+            drawn.
         default: Mean test metric of the published defaults.
         regret: Mean difference from the best recorded trial of the study.
         worse: Share of the searches whose choice tests worse than the published default.
@@ -205,7 +209,7 @@ def _searches(job: Job) -> list[Judged]:
         rows = resampled(len(own.labels), seed) if settings.resampled else None
         table, losses = Table(own, rows), own.losses(settings.judge)
         for name, spec in specs.items():
-            # The seed also changes the suggestions; without resampling, only these vary.
+            # The seed also changes the suggestions; if no rows are drawn, only these vary.
             found = simulate(table, spec, spec.all_seeds[0] + seed, settings.budgets)
             judged += _judged(name, sweep, study, number, found, losses)
     return judged

@@ -56,7 +56,7 @@ def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:
-    """Check the data of every task as a run does, but prepare and download nothing."""
+    """Look up and check the data of every task, as far as this needs no preparation or download."""
     place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # Ordered, without duplicates: tasks may share their data.
@@ -119,7 +119,7 @@ def _missing_downloads(
 def stored_data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:
     """Return the stored data that a sweep was computed on, by ``TaskSpec.data_name``.
 
-    Data that was deleted from the storage is left out.
+    Deleted or damaged data is left out.
     """
     folders = sorted(path.parent for path in storage.data.glob("*/split.json"))
     prepared = {found.key: found for found in filter(None, map(_opened, folders))}

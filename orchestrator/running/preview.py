@@ -32,7 +32,7 @@ class StagePreview:
     """The trials of one stage of one task.
 
     Attributes:
-        reused: Trials whose outcome is stored, from an earlier run or another sweep.
+        reused: Trials whose outcome is known from an earlier run or another sweep.
         seconds: Time of one trial in earlier runs on the tracking server; None if unknown, or if
             no trial is left to compute.
         dropped: Trials to compute again because they are stored without their weights.
@@ -56,8 +56,8 @@ class StagePreview:
 def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
     """Count the trials of a sweep by task and stage, and those whose outcomes are stored.
 
-    A study suggests trials from the results of earlier ones. So ``reused`` counts the trials up to
-    the first one that is not stored, and ``computed`` is an upper bound. Without ``data`` the
+    A study suggests trials from the results of earlier ones. Trials that need a result that is not
+    stored are counted in ``computed``, which is therefore an upper bound. Without ``data`` the
     prepared data is looked up. Nothing is written.
     """
     prepared = (preview_data(plan.spec) if data is None else data).prepared
@@ -81,7 +81,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
 
 
 def refusal(spec: SweepSpec) -> str:
-    """Return the reason why a sweep cannot be run, or "". Loads the sweep's plugins."""
+    """Return why a sweep cannot be run in its folder, or "". Its plugins are loaded afterwards."""
     folder = SweepFolder.of(spec)
     if not folder.spec_file.is_file():
         return _unwritable(folder)
@@ -107,13 +107,13 @@ def _unwritable(folder: SweepFolder) -> str:
 
 
 def _identity(spec: SweepSpec) -> dict[str, Any]:
-    """Return the parts that identify a sweep; suites may be added later."""
+    """Return the fields that identify a sweep; suites and paths of plugins may change."""
     ignored = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
     return spec.model_dump(mode="json", include=set(IDENTITY), exclude=ignored)
 
 
 def at_once(plan: Plan, size: ClusterSize) -> dict[str, int]:
-    """Return the number of concurrent trials of each stage, by its key in ``resources``."""
+    """Return the most concurrent trials of each stage on a cluster, by its key in ``resources``."""
     shares = plan.shares()
     return {key: min(count, size.room(shares[key])) for key, count in plan.at_once().items()}
 

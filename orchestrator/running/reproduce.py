@@ -47,7 +47,7 @@ class Reproduction:
         tolerance: Largest difference of figures that count as equal.
         artifact: Key of the new outcome.
         remarks: Reasons why figures may differ: a line for each stage that was recorded on another
-            kind of device, in another precision, or on a device that is not deterministic.
+            kind of device or in another precision, or that was or is not deterministic.
     """
 
     run: TrackedTrial

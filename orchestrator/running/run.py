@@ -215,7 +215,7 @@ def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: 
     """Wait until everything is delivered; return False if something is not.
 
     This gives up after ``STALLED_SECONDS`` without progress, or at once if a user must repair the
-    server, or if the server does not listen and has accepted nothing since the sweep began, when it
+    server, or if the server does not listen and has accepted nothing since this run began, when it
     had ``before`` bytes of the journal. After an interruption this does not wait, because the
     shipper continues in its own process.
     """

@@ -38,7 +38,10 @@ class Rank(NamedTuple):
 
 
 class Margin(NamedTuple):
-    """The published default's objective minus the best trial's, and its paired standard error."""
+    """The published default's objective minus the best trial's.
+
+    ``error`` is the standard error of this difference, paired by validation row.
+    """
 
     difference: float
     error: float
@@ -61,7 +64,8 @@ class ChoiceRule:
         tie: The winner between equal objectives.
         accuracy_errors: Additional tolerance, in paired standard errors of the lost accuracy.
         keep_default: By how many standard errors a trial must beat the published default to be
-            chosen; 0 if the lowest objective wins. It is 0 if no paper gives the default.
+            chosen; 0 if the lowest objective wins. It is 0 if a searched value of the default is
+            in no paper (except in sweeps of older versions).
         stop: ``auto`` if the search may end before its last trial, else empty.
     """
 

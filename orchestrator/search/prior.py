@@ -1,4 +1,4 @@
-"""The sampler ``prior``: published default, portfolio, spread points, then a Gaussian process."""
+"""First points of the sampler ``prior`` (default, portfolio, spread) and its Gaussian process."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,10 @@ POINTS = 4
 """Number of first points, which depend on no result; the published default is one of them."""
 
 MODELLED = 20
-"""A Gaussian process suggests trials up to this number; TPE suggests the rest."""
+"""Number of trials after which TPE suggests the rest; before, a Gaussian process does.
+
+With ``pareto``, TPE suggests all but the first points.
+"""
 
 LEAST, ERRORS = 8, 0.5
 """From ``LEAST`` trials on, a search may stop if its expected improvement is at most ``ERRORS``
@@ -46,10 +49,10 @@ def suggestion(
 
     Args:
         plan: The study.
-        points: Configurations of the trials so far, ended trials first. Running trials get their
-            predicted objective.
-        values: Objectives of the ended trials; None for a failed or stopped one, which counts as
-            the worst.
+        points: Configurations of the trials so far, those with ``values`` first. The others get
+            their predicted objective.
+        values: Objectives of ended trials; None for a failed or stopped one, which counts as the
+            worst.
         seed: Determines the candidates.
     """
     from scipy.special import ndtr  # Slow to import, and needed by few commands.

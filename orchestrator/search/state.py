@@ -38,11 +38,11 @@ PASS = 32
 class SweepState:
     """Suggests trials, records their results and closes studies; ``emit`` receives every event.
 
-    The results of ``past``, an interrupted run of the same sweep, are reused unless the machine
-    caused the failure or their artifacts are no longer ``available``. Rules that compare
-    configurations row by row read ``predictions``. ``beaten`` receives the outcomes of a closed
-    study that no study needs any more; the choice and the published default are still needed.
-    ``studies`` maps names to studies; each comes after the studies that it builds on.
+    The results of ``past``, an earlier run of the same sweep, are reused, except failures that the
+    machine caused and results whose artifacts are needed but no longer ``available``. Rules that
+    compare configurations row by row read ``predictions``. ``beaten`` receives the outcomes of a
+    closed study that no study needs any more; the choice and the published default are still
+    needed. ``studies`` maps names to studies; each comes after the studies that it builds on.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class SweepState:
         return all(study.chosen is not None for study in rows)
 
     def next_trial(self) -> TrialSpec | None:
-        """Return a trial that can run now, or None if all must wait for others."""
+        """Return a trial that can run now, and record its start; None if there is none now."""
         for _, trial in self._runnable():
             self._emit(trial.starting())
             return trial
         return None
 
     def take_over(self) -> bool:
-        """Reuse the results of an interrupted run; return True if no trial can run now."""
+        """Reuse an earlier run's results, if any; return True if they leave no trial to run now."""
         if self._past.is_empty:
             return False
         unknown = defaultdict[str, list[TrialSpec]](list)
@@ -140,8 +140,8 @@ class SweepState:
     def _wake(self, study: StudyState) -> None:
         """Put a study into the queue of studies that may have a trial to run.
 
-        Later, shorter stages come first, because they fill gaps on the machine; then the baselines,
-        because every guarded study waits for them.
+        Later stages come first, because they are shorter and fill gaps on the machine. Within a
+        stage, the baselines come first, because every guarded study waits for them.
         """
         plan = study.plan
         if plan.id not in self._awake:
@@ -178,7 +178,10 @@ class SweepState:
         return self._next_of_search(study, upstream)
 
     def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
-        """Ask for the next trial or block; the first trial of a pass computes the whole pass."""
+        """Ask for the next trial or block, and return the first that can run.
+
+        Of every ``PASS`` refinements of a block, the first computes the others as well.
+        """
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
             if not self.scores.goes_on(study):
@@ -207,7 +210,7 @@ class SweepState:
         return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Return True if the base of a study's next trial is known; if none will be, close it."""
+        """Return True if the base of a study's next trial is known; close a study without one."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:
@@ -323,7 +326,10 @@ class SweepState:
 
 
 def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
-    """Return the reason of the first failure; say so if none finished and all can be retried."""
+    """Return the reason of the first failure, if any.
+
+    If no trial finished and the machine caused all failures, it says that a resumed sweep retries.
+    """
     if not failures:
         return ""
     if any_finished or not all(outcome.fault for outcome in failures):
@@ -375,7 +381,7 @@ class SearchSource(Source):
 
 
 def epochs_of(study: StudyPlan) -> int:
-    """Return the number of epochs of each trial of a study."""
+    """Return the number of epochs of a study's trials; the default if the search varies it."""
     if study.stage == "train":
         return study.task.resolved_protocol.epochs
     return max(int(values.get("epochs", 1)) for values in study.defaults.values())

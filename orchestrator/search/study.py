@@ -29,8 +29,9 @@ class StudySearch:
 
     Trial n is suggested once all trials up to n - ``parallel_trials`` have ended. Optuna has then
     received exactly their results, and its random numbers depend on n alone. So suggestions do not
-    depend on the order in which trials end, and a resumed sweep reuses its old suggestions. The
-    trials of a ``block`` are suggested together, and reported together.
+    depend on the order in which trials end, and a resumed sweep reuses its old suggestions. If
+    ``block`` is above 1, each block is instead suggested as a whole, once all trials of earlier
+    blocks have ended.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
 
 
 def _default(plan: StudyPlan, name: str) -> Any:
-    """Return a searched parameter's published value, moved into the sweep's range if outside."""
+    """Return a searched parameter's starting value, moved into the sweep's range if outside."""
     part, key = name.split(".", 1)
     return starting_value(plan.searched[part][key], plan.defaults[part][key])
 

@@ -45,8 +45,8 @@ class TrialSpec(TrialStarted):
     """One configuration to compute, with the fields of its event in the journal.
 
     Trials of the chosen configuration on further seeds have the highest numbers. The key is the
-    same when the sweep is resumed. ``together`` are stages of later trials that are computed in the
-    same pass.
+    same when the sweep is resumed. ``together`` are stages of later trials that the same pass
+    computes if they fit into its steps.
     """
 
     request: StageRequest
@@ -140,13 +140,13 @@ class StudyState:
 
     Attributes:
         unscored: Numbers of ended search trials that have no score until the study that guards
-            accuracy has chosen.
+            accuracy is closed.
         unscored_seeds: Positions of ended further seeds that have no score until the guard's
             trial on the same seed has ended.
         objectives: Guarded objectives of search trials; infinite for failed ones.
         leaders: Maps a trial to the trial whose pass computes it, possibly itself.
         seeds: Maps the position of a seed to the chosen configuration's trial on that seed; None
-            if the trial failed.
+            if it, or the trial that it builds on, failed.
         seeds_asked: Number of seeds that were started, including the first.
         margin: Margin of the best trial over the published default, if the choice used it.
     """
@@ -175,7 +175,7 @@ class StudyState:
     def default_artifact(self) -> ArtifactRef | None:
         """Return the reference to the outcome of the published default, the first trial.
 
-        None without a search, or if the trial has failed or not ended.
+        None without a search, or if the trial has not finished.
         """
         first = self.outcomes.get(0)
         if first is None or not first.artifact or self.plan.trials <= 1:
@@ -272,7 +272,7 @@ class Past:
         study = self._studies.get(event.study)
         if study is None or isinstance(event, StudyOpened):
             return study is not None
-        # The counts may include trials of a choice that was withdrawn since.
+        # The ledger also counts trials that were built on a choice that was withdrawn since.
         counted = (study.finished, study.failed) == (event.finished, event.failed)
         return counted and study.closed == event
 
@@ -298,7 +298,10 @@ class Past:
         return study is not None and trial.role == SEARCH and study.chosen != trial.key
 
     def _settled(self, name: str) -> Study | None:
-        """Return a study if its choice is final, else None."""
+        """Return a study if its choice is final, else None.
+
+        No choice is final if a trial of the sweep runs again because its machine failed.
+        """
         study = self._studies.get(name)
         return None if self._tries_again or study is None or study.chosen is None else study
 
@@ -309,7 +312,7 @@ class Past:
         return None if margin is None else Margin(margin["difference"], margin["error"])
 
     def accuracy_error(self, trial: TrialSpec) -> float | None:
-        """Return the recorded standard error of a trial that a final choice rejected, or None."""
+        """Return the recorded error of a trial's lost accuracy if a final choice rejected it."""
         return self._trials[trial.key].accuracy_error if self.can_do_without(trial) else None
 
     def outcome(self, key: str) -> TrialFinished | None:
@@ -334,7 +337,7 @@ def setting_of(task: TaskSpec, data: PreparedData) -> str:
 
 
 def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, Any]:
-    """Return everything needed to reproduce a trial, except its configuration."""
+    """Return what is needed to reproduce a trial, besides its network and configuration."""
     task, whole = plan.task, data.split.validation_seed is None
     splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.all_seeds}
     return {

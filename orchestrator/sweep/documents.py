@@ -62,7 +62,7 @@ def near_names(name: str, known: Collection[str]) -> str:
 
 
 def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
-    """Return the first fault and the locations of the others."""
+    """Return the message of the first fault, and the locations of up to three others."""
     faults = error.errors(include_url=False)
     first = _first(faults)
     locations = [each["loc"] for each in faults]

@@ -35,7 +35,7 @@ class ExecutorKind(ABC):
 
     @classmethod  # noqa: B027
     def start_early(cls, concurrent: Any) -> None:
-        """Start slow processes in advance; ``concurrent`` is a value that is not validated yet."""
+        """Start slow processes in advance; the key ``concurrent`` is not validated yet."""
 
     @classmethod
     @abstractmethod

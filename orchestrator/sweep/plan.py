@@ -26,12 +26,12 @@ class StudyPlan:
     Attributes:
         row: Whether it is a row of the table; False if only other studies need it.
         points: Number of different configurations, at most ``MANY``.
-        defaults: Starting values of all parameters, by part.
+        defaults: Starting values of parameters, by part.
         reference: Study with which the accuracy guard compares: plain cross-entropy, or the logits
             as given.
-        blockwise: Whether its trials are suggested in blocks.
+        blockwise: Whether its trials may be suggested in blocks, see ``StudySearch``.
         published: Whether the starting values of all searched parameters come from papers. Only
-            then does the choice prefer the first trial.
+            then does the choice prefer the first trial (in sweeps of older versions, always).
         portfolio: Configurations (keys ``part.name``) that did well on other tasks.
     """
 
@@ -199,7 +199,10 @@ def _left_to_search(parameter: Parameter, task: TaskSpec, tunable: bool) -> bool
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
-    """Return the values of a part's parameters that the sweep fixes or papers state for a task."""
+    """Return the values of a part's parameters: those the sweep fixes, else the task's defaults.
+
+    See ``SearchSpace.default_point``.
+    """
     point: dict[str, Any] = {}
     for space in part_spaces(spec.base(part)):
         point.update(space.default_point(task.dataset, task.model, spec.fixed(part)))
@@ -209,7 +212,7 @@ def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any
 def _defaults(
     spec: SweepSpec, part: str, task: TaskSpec, searched: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """Return the starting values: published ones, else the defaults of searched parameters."""
+    """Return ``starting_values``, and the defaults of searched parameters that these lack."""
     point = starting_values(spec, part, task)
     return {**point, **{name: p.default for name, p in searched.items() if name not in point}}
 

@@ -65,14 +65,14 @@ class Recipe:
 
     @property
     def upstream(self) -> Recipe | None:
-        """Return the recipe of the previous stage, None for a plain method."""
+        """Return the recipe of the previous stage; None for a first stage."""
         if self.calibrator:
             return Recipe(self.method, self.refinement)
         return Recipe(self.method) if self.refinement else None
 
     @property
     def chain(self) -> tuple[Recipe, ...]:
-        """Return the recipes of all stages, from the plain method to this one."""
+        """Return the recipes of all stages, from the first to this one."""
         return (*(self.upstream.chain if self.upstream else ()), self)
 
 

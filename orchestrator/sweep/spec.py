@@ -183,7 +183,7 @@ class TaskSpec(_Strict):
         model: A name from ``calsweep list models``.
         protocol: Name of a protocol, or a mapping of its fields (with ``base:`` for a named one).
         name: The task's name in tables; by default ``dataset/model/protocol``; for logits, the
-            name of their file.
+            name of their file or set.
         split: The split of the rows; its default validation share is the protocol's or data's.
         inputs: Options of this kind of data, such as ``length``.
         suites: Additional test sets for chosen configurations; names from
@@ -227,7 +227,7 @@ class TaskSpec(_Strict):
 
     @property
     def dataset_name(self) -> str:
-        """Return the data set's name, or the stem of its file or folder."""
+        """Return the data set's name; for a path, its stem, or the name of a set in the file."""
         kind, _, place = self.dataset.partition(":")
         if kind == "logits":
             path, chosen = split_address(place)
@@ -292,16 +292,16 @@ class SearchModel(_Strict):
     """The settings of the search, the same for every study.
 
     Attributes:
-        trials: Number of trials per study; a study without searched parameters runs one.
-        sampler: Optuna's sampler. ``prior`` starts with the published default and with
-            configurations that did well on other tasks, continues with a Gaussian process, and
-            uses TPE after 20 trials or with ``pareto``. ``grid`` tries all combinations of the
-            ``choices`` in ``spaces``, leaves other parameters at their defaults, and ignores
-            ``trials``.
+        trials: Number of trials per study; a study with fewer configurations runs each once.
+        sampler: ``tpe``, ``random`` and ``gp`` are samplers of Optuna. ``prior`` starts with the
+            published default and with configurations that did well on other tasks, continues with a
+            Gaussian process, and uses TPE after 20 trials or with ``pareto``. ``grid`` tries all
+            combinations of the ``choices`` in ``spaces``, leaves other parameters at their
+            defaults, and ignores ``trials``.
         scheduler: ``asha`` stops weak trials of a study early. The result then depends on the order
             in which trials report, so two runs may differ.
-        stop: ``auto`` ends a study before ``trials`` if the expected improvement is less than the
-            noise of the validation rows; null runs all trials.
+        stop: ``auto`` ends a study before ``trials`` if the expected improvement is small against
+            the noise of the validation rows; null runs all trials.
         objective: The validation metric to minimise.
         pareto: More validation metrics to optimise: Optuna searches for the Pareto front of these
             and the objective. Only the objective decides which trial is chosen.
@@ -317,7 +317,8 @@ class SearchModel(_Strict):
             the lowest objective is chosen.
         parallel_trials: Number of trials of one study that are suggested without knowing each
             other's results. It limits how many run at once, and makes suggestions the same on any
-            machine.
+            machine. With ``random`` or ``grid`` and no scheduler, at least 64 trials of a
+            refinement or of ``ts``, ``cts`` or ``vs`` are suggested together.
         spaces: Ranges that replace the search spaces' ranges, by part and parameter.
         fixed: Values of parameters that are not searched, by part and parameter.
         tune: Names of searched parameters by part, such as the few that a paper tuned by hand. With
@@ -349,7 +350,8 @@ class SearchModel(_Strict):
 class VariantModel(_Strict):
     """A part under another name with its own settings, such as one row of an ablation.
 
-    Parameters in ``fixed`` have these values and are not searched.
+    Parameters in ``fixed`` have these values, unless ``search.fixed`` gives others, and are not
+    searched.
     """
 
     of: str
@@ -447,7 +449,7 @@ class ResourcesModel(_Strict):
 
     @property
     def given(self) -> StageResources:
-        """Return the resources for reading given logits, which are a calibration's."""
+        """Return the resources for reading given logits: those of stage ``calibrate``."""
         return self.calibrate
 
 
@@ -469,8 +471,9 @@ class SweepSpec(_Strict):
 
     Attributes:
         name: Name of the sweep's folder and its MLflow experiment.
-        plugins: Your own packages and files with parts, models, data sets or suites. Installed
-            packages with an entry point in the group ``calsweep.plugins`` need not be listed.
+        plugins: Your own packages and files with parts, models, data sets, metrics and so on.
+            Installed packages with an entry point in the group ``calsweep.plugins`` need not be
+            listed.
         tasks: Data sets with networks and protocols.
         recipes: Methods to compare; wildcards are allowed.
         variants: Parts under other names, for use in recipes.
@@ -485,7 +488,7 @@ class SweepSpec(_Strict):
             object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
         keep: ``logits`` removes the weights of the trials that a study did not choose, as soon as
-            the study has chosen.
+            the study has chosen; the published default keeps its weights.
     """
 
     name: Annotated[str, _checked(_check_name)]
@@ -511,7 +514,7 @@ class SweepSpec(_Strict):
     @field_validator("tasks", mode="before")
     @classmethod
     def _one_a_set(cls, tasks: Any) -> Any:
-        """Replace a task for a folder of logits by one task per set."""
+        """Replace a task for a folder or file with several sets of logits by one task per set."""
         if not isinstance(tasks, list | tuple):
             return tasks
         return [own for number, task in enumerate(tasks) for own in _sets_of(number, task)]

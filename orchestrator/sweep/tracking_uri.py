@@ -76,7 +76,7 @@ TRACKERS: Registry[TrackerKind] = Registry("tracker", "orchestrator.tracking._ki
 
 
 def tracker_kind(uri: str) -> type[TrackerKind]:
-    """Return the kind of tracker at an address, which may come from an installed plugin."""
+    """Return the kind of tracker at an address; the kind may come from an installed plugin."""
     scheme, separator, _ = uri.partition(":")
     kind = scheme.partition("+")[0]
     if separator and kind not in TRACKERS:
@@ -126,7 +126,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def mlflow_uri(uri: str) -> str:
-    """Return the address for MLflow, which needs the driver if there are escaped characters."""
+    """Return the address for MLflow, which needs SQLite's driver if characters are escaped."""
     escaped = uri.startswith(SQLITE) and "%" in uri
     return uri.replace("sqlite", SQLITE_DRIVER, 1) if escaped else uri
 

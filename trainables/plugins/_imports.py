@@ -35,8 +35,9 @@ class Brought:
     """A plugin's imports, without its own files, Python, calsweep and calsweep's dependencies.
 
     Attributes:
-        modules: Modules outside regularly installed distributions, by name.
-        versions: Versions of the imported distributions that are regularly installed, by name.
+        modules: Modules of no distribution, or of one that was installed from a folder or
+            repository, by name.
+        versions: Versions of all other imported distributions, by name.
         nearby: Names of modules that exist only in the folder that contains the plugin.
         computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
@@ -128,7 +129,10 @@ class _Following:
         return module.locations
 
     def _is_installed(self, spec: ModuleSpec) -> bool:
-        """Return True for a module of an installed distribution; fill ``versions``."""
+        """Return True if the version of an installed distribution identifies a module's code.
+
+        Add that distribution to ``versions``, unless it is a dependency of calsweep.
+        """
         place = Path(str(spec.origin))
         if spec.name in _needed() and SITES & {*place.parts}:
             return True
@@ -224,7 +228,7 @@ def _records(folder: Path, _changed: int) -> list[tuple[Distribution, str]]:
 
 @cache
 def _needed() -> frozenset[str]:
-    """Return the names of calsweep's dependencies."""
+    """Return the names of calsweep's dependencies, without those of extras."""
     lines = requires("calsweep") or ()
     names = (re.match(r"[\w.-]+", line) for line in lines if "extra ==" not in line)
     return frozenset(_plain(name[0]) for name in names if name)
@@ -235,7 +239,7 @@ def _plain(name: str) -> str:
 
 
 def _nodes(module: Module) -> Iterator[Any]:
-    """Yield the syntax nodes that run when a module is imported."""
+    """Yield a module's syntax nodes, without blocks that never run in an import (``NEVER``)."""
     nodes: list[ast.AST] = []
     with suppress(SyntaxError, ValueError):  # The import itself reports this error.
         nodes = [ast.parse(module.content)] if module.is_source else []
@@ -247,7 +251,10 @@ def _nodes(module: Module) -> Iterator[Any]:
 
 
 def _names(node: ast.AST, module: Module) -> Iterator[str]:
-    """Yield the modules that a node imports and the names that may be submodules."""
+    """Yield the full names that a node imports: of modules, or of anything in them.
+
+    A name that ends in ``.*`` stands for everything below that module.
+    """
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

@@ -106,9 +106,10 @@ def load_plugins(
     Args:
         named: Paths, modules, names of entry points, or fixed versions.
         folder: The folder that relative paths start from.
-        installed: Whether to add every installed plugin as well, unless a named one has its name.
-            If False, nothing changes when all named plugins are active already.
-        exact: Whether to refuse a fixed version if a module that it imports has changed. Commands
+        installed: Whether to add every installed plugin as well, unless a named one has its name or
+            the call is within ``named_plugins_only``. If False, nothing changes when all named
+            plugins are active already.
+        exact: Whether to refuse a fixed version if anything that it imports has changed. Commands
             that only show stored results do not need this check.
 
     Returns:
@@ -282,7 +283,7 @@ def _import_package(source: Source) -> None:
 
 
 def _where(error: BaseException, source: Source) -> str:
-    """Return the plugin's file and line that raised an error; empty if none did."""
+    """Return the file and line of the plugin or its imports that raised an error; empty if none."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{Path(error.filename).name}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)

@@ -121,7 +121,7 @@ def withdraw(package: str) -> None:
 
 
 def _stale(modules: Mapping[str, Module]) -> bool:
-    """Return True if a module was imported in another or an unknown version."""
+    """Return True if a module of Python source was imported in another or an unknown version."""
     return any(
         module.is_source
         and name in sys.modules

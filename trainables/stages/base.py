@@ -328,8 +328,9 @@ def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) ->
 class ValidationRows(NamedTuple):
     """The stored validation rows of an outcome.
 
-    Logits are (N, K); after a calibrator they are cross-fitted log-probabilities. ``labels`` and
-    ``images`` (the number of each pixel's image) are (N,), int64.
+    Logits are (N, K); after a calibrator they are log-probabilities. They are cross-fitted if the
+    calibrator or refinement was fitted on validation rows. ``labels`` and ``images`` (the number of
+    each pixel's image) are (N,), int64.
     """
 
     logits: Tensor

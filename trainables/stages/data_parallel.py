@@ -210,7 +210,7 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def lead(size: int, device: torch.device, *setup: Any) -> Team:
-    """Start a team's other processes, one per GPU, and return the team.
+    """Start a team's other processes (on GPUs, each has its own) and return the team.
 
     ``setup`` has the plugins, the request and the folder of the data for their trainers.
     """

@@ -48,8 +48,8 @@ def load_chain(
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function that maps rows, in the data set's stored form, to log-probabilities (N, K).
 
-    Images are (N, H, W, C), uint8. Texts are strings (N,) or rows in the stored form. Features are
-    (N, D), logits (N, K).
+    Images are (N, H, W, C), uint8. Images with masks give (N, K, H, W), see ``predictor``. Texts
+    are strings (N,) or rows in the stored form. Features are (N, D), logits (N, K).
 
     Args:
         folder: A folder of ``export_chain``, such as a model version downloaded from a registry.

@@ -34,9 +34,9 @@ def extract_features(
 ) -> dict[str, int]:
     """Store the features of all rows as ``.npy`` files in a folder for a task of ``features``.
 
-    Files get their final names once they are complete. After an interruption, the next call with
-    the same network and data continues and gives the same bits. Features of an image-text model
-    are stored with class embeddings, for tasks of ``logits`` as well.
+    Files of features get their final names once all are complete. After an interruption, the next
+    call with the same network and data continues and gives the same bits. Features of an image-text
+    model are stored with class embeddings, for tasks of ``logits`` as well.
 
     Args:
         model: See ``build_model``; random weights are those of seed 0. Or see ``ImageTextModel``.

@@ -12,7 +12,7 @@ from trainables.metrics import StreamedReport
 from trainables.models import Network
 from trainables.stages.engine import as_written, in_precision
 
-SHOWN = 4  # Number of images whose complete maps the evaluation stores.
+SHOWN = 4  # Largest number of images whose complete maps the evaluation stores.
 CERTAIN = 255  # The stored value of a confidence of 1.
 
 # Maps images (N, 3, H, W) to logits or log-probabilities (N, K, H, W).

@@ -63,7 +63,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
     """The training settings of a network.
 
     Attributes:
-        name: The name in recipes and tables.
+        name: The name in sweep files and tables.
         epochs: Passes over the training rows, at least 1.
         batch_size: Rows per step, at least 1.
         optimizer: ``sgd``, ``adam`` or ``adamw``.

@@ -101,6 +101,8 @@ class RefineStage(StageRun, stage="refine"):
     def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
         """Add the validation metrics of the head's logits to the metrics of an epoch.
 
+        If the final head is rejected, they are those of the network's own logits.
+
         Raises:
             TrainingDivergedError: If a metric or logit is not finite, or the final head lost its
                 accuracy.

@@ -229,7 +229,7 @@ class StageComputation(Computation):
         return {"artifact": self._request.key()}
 
     def _begin(self) -> StageRun | None:
-        """Open the stage; return None if another worker has computed it or is computing it."""
+        """Open the stage; return None if its outcome is stored or another worker computes it."""
         data = self.bench.task(self._request.data, self._graph)
         # Keep the lock while waiting: it measures how long its holder has been silent.
         self._lock = self._lock or self.bench.store.lock(self._request.ref)

@@ -28,7 +28,7 @@ class Inspection:
     host: str
     code: dict[str, str]  # See ``code_files``.
     versions: dict[str, str]  # Versions of Python and of libraries that affect results.
-    nonce: str  # Content of the nonce in the storage; empty if the machine cannot read it.
+    nonce: str  # Content of the file of ``write_nonce``; empty if the machine cannot read it.
     gpus: dict[int, str]  # Faults of its GPUs, by number.
 
     def differs(self, other: "Inspection") -> str:

@@ -102,7 +102,7 @@ class Worker:
     def _ending(self, report: Report) -> str:
         """Return the log's last line: the status, and the duration or that the outcome is stored.
 
-        The duration includes earlier attempts if it is known.
+        The duration includes earlier attempts if the job resumed from their checkpoint.
         """
         if report.cost.reused:
             return f"{report.status}: its outcome was stored already"
