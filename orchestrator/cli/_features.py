@@ -1,9 +1,11 @@
 """``calsweep features extract``: the features of a network on a data set."""
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from orchestrator.cli._console import complain, echo
 from orchestrator.cli._options import DataRoot, Plugins, Quiet, use_plugins
@@ -41,6 +43,14 @@ def extract(
     device, prompts = default_device(), tuple(template or ())
     counts = extract_features(model, dataset, data_root, out, device, notice, prompts)
     rows = ", ".join(f"{count:,} {part}" for part, count in counts.items())
-    logits = f", or [{{logits: {out}}}] for zero-shot logits" if model.startswith(CLIP) else ""
-    tasks = f"tasks: [{{features: {out}}}]{logits}"
+    tasks = f"tasks: [{_task(features=str(out))}]"
+    if model.startswith(CLIP):
+        tasks = f"tasks: [{_task(features=str(out), model='probe')}]"
+        tasks += f", or [{_task(logits=str(out))}] for zero-shot logits"
     echo(f"features of {rows} rows in {out}; in a sweep file: {tasks}")
+
+
+def _task(**fields: str) -> str:
+    """Return a task in one line of YAML."""
+    options: Any = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False}
+    return yaml.safe_dump(fields, width=math.inf, **options).strip()

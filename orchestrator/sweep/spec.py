@@ -757,6 +757,11 @@ def _check_search(spec: SweepSpec) -> None:
                 "change it or delete `stop`"
             )
     if spec.search.sampler == "grid":
+        if spec.search.budget == "paper":
+            raise InputError(
+                "search.sampler: expected another sampler than `grid` with `budget: paper`, which "
+                "searches ranges without `choices`; use `budget: equal` with `spaces`"
+            )
         if tune:
             raise InputError(
                 "search.tune: the grid sampler searches only parameters in `spaces`; delete `tune`"

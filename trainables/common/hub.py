@@ -1,5 +1,6 @@
 """Addresses of repositories on the Hugging Face Hub, and messages for the Hub's errors."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ def hub_client() -> Any:
     """Return a client of the Hub; importing its package takes a quarter of a second."""
     from huggingface_hub import HfApi
 
+    # Otherwise it prints each retry; an error says enough.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return HfApi(library_name="calsweep")
 
 

@@ -33,11 +33,21 @@ def feature_files(path: Path) -> ArrayFiles:
     ``path`` is one of the files, or a folder, whose first file is then used.
     """
     if path.is_dir():
+        require_complete(path)
         found = sorted(path.glob("*.npy"))
         if not found:
             raise InputError(f"{path}: no .npy files; put features.npy and labels.npy there")
         path = found[0]
     return ArrayFiles(path, WORDS, FEATURES, mapped=True)
+
+
+def require_complete(folder: Path) -> None:
+    """Raise ``InputError`` if ``extract_features`` was interrupted in this folder."""
+    if any(folder.glob("*.npy.part")):
+        raise InputError(
+            f"{folder}: the features are incomplete; repeat `calsweep features extract` to "
+            "complete them"
+        )
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:

@@ -20,7 +20,7 @@ from trainables.common.paths import local_path
 from trainables.data._choice_logs import LOGS, SUMMARY, read_answers
 from trainables.data._class_embeddings import EMBEDDINGS, ZeroShotArrays
 from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
-from trainables.data._feature_arrays import feature_files, known_names
+from trainables.data._feature_arrays import feature_files, known_names, require_complete
 from trainables.data._inputs import check_classes
 from trainables.data._labels import note, plain_labels, shown_names
 from trainables.data._logit_arrays import (
@@ -181,7 +181,8 @@ def logit_sets(path: str | Path) -> dict[str, str]:
 
 
 def is_zero_shot(place: Path) -> bool:
-    """Return True for a folder of features with class embeddings."""
+    """Return True for a folder of features with class embeddings; see ``require_complete``."""
+    require_complete(place)
     return (place / "class_embeddings.npy").is_file()
 
 

@@ -98,13 +98,17 @@ def without_weights(name: str) -> str:
     return f"{base}{UNTRAINED}" if base != name and base.startswith("timm:") else base
 
 
-def hub_address(name: str) -> HubAddress:
-    """Return repository and commit of a Hub network's name; raise ``InputError`` for a branch."""
-    address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), f"model {name!r}")
+def hub_address(name: str, before: str = "") -> HubAddress:
+    """Return repository and commit of a Hub network's name; raise ``InputError`` for a branch.
+
+    ``before`` is the part of the model's name in front of ``name``, such as ``clip:``.
+    """
+    where = f"model {f'{before}{name}'!r}"
+    address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), where)
     if not address.fixed or address.part:
         raise InputError(
-            f"model {name!r}: expected a commit of 40 digits, because weights of a branch may "
-            f"change; use hf:{address.repo}@COMMIT with a commit of the history on its page"
+            f"{where}: expected a commit of 40 digits, because weights of a branch may "
+            f"change; use {before}hf:{address.repo}@COMMIT with a commit of the history on its page"
         )
     return address
 

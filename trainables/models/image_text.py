@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from trainables.common.errors import InputError
 from trainables.common.files import file_hash
@@ -27,7 +28,7 @@ WORDNET = re.compile(r"n\d{8}")
 IMAGENET = 1000  # Number of classes.
 # Errors of open_clip for a wrong configuration, wrong weights, or a missing library.
 _FAULTS = (
-    *(AssertionError, AttributeError, ImportError, KeyError, OSError),
+    *(AssertionError, AttributeError, ImportError, IndexError, KeyError, OSError),
     *(RuntimeError, TypeError, ValueError),
 )
 
@@ -43,6 +44,7 @@ class ImageTextModel:
 
     Attributes:
         weights: SHA-256 (hex) of the weights.
+        settings: SHA-256 (hex) of ``CONFIG``, which says how images are prepared.
         logit_scale: The factor of the cosines.
     """
 
@@ -60,10 +62,15 @@ class ImageTextModel:
             model, self._prepare = open_clip.create_model_from_pretrained(place, device=device)
             self._tokenize = open_clip.get_tokenizer(place)
         self._model, self._device, self._library = model.eval(), device, open_clip
-        self.weights = file_hash(folder / WEIGHTS)
+        self._folder = folder
+        self.weights, self.settings = file_hash(folder / WEIGHTS), file_hash(folder / CONFIG)
         if getattr(model, "logit_bias", None) is not None:
             _note(f"the logit bias of {name}, the same for all classes, is left out")
         self.logit_scale = float(model.logit_scale.detach().exp())
+        with _faults(folder), torch.inference_mode():
+            blank = self._prepare(Image.new("RGB", (8, 8), (200, 100, 50))).to(device)
+            image = model.encode_image(blank[None], normalize=True).float().cpu().numpy()
+        _check_unit(folder, "image", image, self.logit_scale)
 
     @torch.inference_mode()
     def image_features(self, values: np.ndarray) -> np.ndarray:
@@ -84,13 +91,16 @@ class ImageTextModel:
         in which the class's name replaces ``{}``.
         """
         names = self._names(classes)
-        if names is classes:
-            self._check_prompts(classes, templates)
         prompts = [partial(_prompt, template) for template in templates]
-        found = self._library.build_zero_shot_classifier(
-            self._model, self._tokenize, names, prompts, device=self._device
-        )
-        return found.T.float().cpu().numpy()
+        with _faults(self._folder):
+            if names is classes:
+                self._check_prompts(classes, templates)
+            found = self._library.build_zero_shot_classifier(
+                self._model, self._tokenize, names, prompts, device=self._device
+            )
+        embeddings = found.T.float().cpu().numpy()
+        _check_unit(self._folder, "text", embeddings)
+        return embeddings
 
     def _names(self, classes: Sequence[str]) -> Sequence[str]:
         """Return the names for prompts: those of open_clip if these are ImageNet's classes."""
@@ -113,10 +123,21 @@ class ImageTextModel:
             tokens = self._tokenize([_prompt(template, name) for name in classes])
             for name, row in zip(classes, tokens.tolist(), strict=True):
                 if (first := seen.setdefault(tuple(row), name)) != name:
+                    prompt = _prompt(template, name)
+                    cut = prompt.casefold() != _prompt(template, first).casefold()
+                    remedy = "use a shorter template or name" if cut else "rename one of them"
                     raise InputError(
                         f"classes {first!r} and {name!r} have the same prompt for the model, "
-                        f"{_prompt(template, name)!r}; rename one of them"
+                        f"{prompt!r}{f', cut to {len(row)} tokens' * cut}; {remedy}"
                     )
+
+
+def _check_unit(folder: Path, tower: str, vectors: np.ndarray, scale: float = 1.0) -> None:
+    """Raise ``InputError`` unless vectors (N, D) have length 1 and the logit scale is finite."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    if not np.allclose(lengths, 1, atol=1e-2) or not 0 < scale < np.inf:
+        wrong = f"{tower} vectors of length {lengths[0]:.3g} and logit scale {scale:.3g}"
+        raise InputError(f"{folder}: the model computes {wrong}; its weights are damaged")
 
 
 def check_templates(templates: Sequence[str]) -> None:
@@ -143,10 +164,9 @@ def _folder(name: str) -> Path:
     """Return the folder of a model, which is downloaded first if it is on the Hub."""
     argument = name.removeprefix(CLIP)
     if argument.startswith(HUB_MODELS):
-        address = hub_address(argument)
+        address = hub_address(argument, CLIP)
         return download(address, (CONFIG, WEIGHTS, *TOKENIZER), f"model {name!r}")
-    folder = local_path(argument, f"model {name!r}")
-    if not argument or not folder.is_dir():
+    if not argument or not (folder := local_path(argument, f"model {name!r}")).is_dir():
         forms = f"{CLIP}FOLDER or {CLIP}hf:ORG/NAME@COMMIT"
         raise InputError(f"model {name!r}: there is no such folder; use {forms}")
     return folder
@@ -180,5 +200,8 @@ def _faults(folder: Path) -> Iterator[None]:
     except ModuleNotFoundError as error:
         remedy = f"pip install {error.name}"
         raise InputError(f"{folder}: the tokenizer needs {error.name}: {remedy}") from error
+    except InputError:
+        raise
     except (*_FAULTS, SafetensorError) as error:
-        raise InputError(f"{folder}: cannot be loaded by open_clip ({error})") from error
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{folder}: cannot be used by open_clip ({reason})") from error

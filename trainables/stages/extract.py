@@ -2,24 +2,31 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from trainables.common.errors import InputError
-from trainables.common.files import make_folders, write_whole, writing
+from trainables.common.files import LOCK_MODE, make_folders, write_whole, writing
 from trainables.data import Rows, Source, read_pictures, read_source
 from trainables.models import CLIP, TEMPLATES, ImageTextModel, Network, check_templates
 from trainables.stages.engine import EVALUATION_BATCH, every_row, in_batches, place, seeded_network
 
 DESCRIPTION = "features.json"
 UNFINISHED = ".part"
-CHANGING = ("rows", "weights", "templates")  # Fields of the description that names do not show.
+CHANGING = (
+    "rows",
+    "weights",
+    "settings",
+    "templates",
+)  # Fields of the description that names do not show.
 Notice = Callable[[str], None]
 
 
@@ -58,8 +65,7 @@ def extract_features(
     else:
         source, encoder = _network(model, dataset, root, device)
     parts = _parts(source.train, source.test)
-    with writing(out):
-        make_folders(out)
+    with writing(out), _locked(out):
         fields = {"model": model, "dataset": dataset, "rows": source.fingerprint}
         _describe(out, {**fields, **encoder.fields})
         drafts = [
@@ -109,7 +115,7 @@ def _image_text(
     loaded = ImageTextModel(model, device)
     source = read_pictures(dataset, root)
     embeddings = loaded.class_embeddings(source.info.classes, templates)
-    fields = {"weights": loaded.weights, "templates": [*templates]}
+    fields = {"weights": loaded.weights, "settings": loaded.settings, "templates": [*templates]}
     arrays = {"class_embeddings": embeddings, "logit_scale": np.float32(loaded.logit_scale)}
     return source, _Encoder(embeddings.shape[1], loaded.image_features, fields, arrays)
 
@@ -136,6 +142,16 @@ def _parts(train: Rows, test: Rows | None) -> dict[str, Rows]:
     return parts if test is None else {**parts, "test": test}
 
 
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    make_folders(out)
+    try:
+        with FileLock(out / ".lock", blocking=False, mode=LOCK_MODE):
+            yield
+    except Timeout as error:
+        raise InputError(f"{out}: another process writes features there; wait for it") from error
+
+
 def _describe(out: Path, fields: Mapping[str, Any]) -> None:
     """Write the description of a folder's features, or check that an existing one is the same."""
     path = out / DESCRIPTION
@@ -147,14 +163,15 @@ def _describe(out: Path, fields: Mapping[str, Any]) -> None:
         write_whole(path, json.dumps(fields, indent=1))
         return
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        known = dict(json.loads(path.read_text(encoding="utf-8")))
+        of = f"features of {known['model']} on {known['dataset']}"
+    except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is damaged ({error}); delete {out}") from error
     if known != fields:
         changed = [key for key in {**known, **fields} if known.get(key) != fields.get(key)]
         only = f", whose {changed[0]} have changed" if changed[1:] == [] else ""
         raise InputError(
-            f"{out} contains features of {known['model']} on {known['dataset']}"
+            f"{out} contains {of}"
             f"{only if changed[0] in CHANGING else ''}; use a new folder, or delete it"
         )
 
@@ -170,16 +187,25 @@ def _write_part(path: Path, rows: Rows, encoder: _Encoder, notice: Notice) -> Pa
         if not stream.tell():
             np.lib.format.write_array_header_1_0(stream, fields)
             stream.flush()
-        with draft.open("rb") as head:
-            np.lib.format.read_magic(head)
-            np.lib.format.read_array_header_1_0(head)
-            start = head.tell()
+        try:
+            with draft.open("rb") as head:
+                np.lib.format.read_magic(head)
+                np.lib.format.read_array_header_1_0(head)
+                start = head.tell()
+        except ValueError as error:
+            raise InputError(f"{draft} is damaged ({error}); delete it") from error
         # Keep whole blocks only: the last bit of a row's features depends on its batch.
         done = (stream.tell() - start) // row_bytes // EVALUATION_BATCH * EVALUATION_BATCH
         stream.truncate(start + row_bytes * done)
         for first in range(done, len(rows), EVALUATION_BATCH):
             last = min(first + EVALUATION_BATCH, len(rows))
-            stream.write(encoder.compute(rows.read(first, last)).astype("<f4").tobytes())
+            found = encoder.compute(rows.read(first, last)).astype("<f4")
+            if not np.isfinite(found).all():
+                raise InputError(
+                    f"{path.stem}: the network computes NaN or infinite features for rows {first} "
+                    f"to {last - 1}; use other weights"
+                )
+            stream.write(found.tobytes())
             stream.flush()
             notice(f"{path.stem}: {last:,} of {len(rows):,} rows")
     return draft

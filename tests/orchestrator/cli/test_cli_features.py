@@ -14,6 +14,8 @@ import open_clip
 import pytest
 import safetensors.torch
 import torch
+import yaml
+from filelock import FileLock
 from PIL import Image
 from torch.nn import functional as F
 
@@ -218,13 +220,30 @@ def test_features_of_other_weights_or_templates_are_refused(
     assert extracted(model, f"folder:{images}", tmp_path / "out", "--template", "a {}") == 2
     assert f"features of {own}, whose templates have changed; use" in capsys.readouterr().err
     fields = json.loads((tmp_path / "out/features.json").read_text())
-    (tmp_path / "out/features.json").write_text(json.dumps({**fields, "weights": "0"}))
-    assert extracted(model, f"folder:{images}", tmp_path / "out") == 2
-    assert f"features of {own}, whose weights have changed; use" in capsys.readouterr().err
+    for name in ("weights", "settings"):
+        (tmp_path / "out/features.json").write_text(json.dumps({**fields, name: "0"}))
+        assert extracted(model, f"folder:{images}", tmp_path / "out") == 2
+        assert f"features of {own}, whose {name} have changed; use" in capsys.readouterr().err
 
 
 def break_weights(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(b"torch")
+
+
+def write_preparation(folder: Path, **changes: Any) -> None:
+    fields = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**fields, "preprocess_cfg": changes}))
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    shutil.rmtree(folder)
+    write_model(folder, **changes)
+
+
+def fill(folder: Path, name: str, value: float) -> None:
+    tensors = safetensors.torch.load_file(folder / WEIGHTS)
+    tensors[name] = torch.full_like(tensors[name], value)
+    safetensors.torch.save_file(tensors, folder / WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +262,14 @@ def break_weights(folder: Path) -> None:
             lambda f: write_config(f, text_cfg={**TEXT, "hf_tokenizer_name": "ada/t5"}),
             "{0}: the tokenizer needs transformers: pip install transformers",
         ),
-        (lambda f: write_config(f, embed_dim=4), "{0}: cannot be loaded by open_clip (Error(s) in"),
-        (break_weights, "{0}: cannot be loaded by open_clip ("),
+        (lambda f: write_config(f, embed_dim=4), "{0}: cannot be used by open_clip (Error(s) in"),
+        (break_weights, "{0}: cannot be used by open_clip ("),
+        (lambda f: write_preparation(f, mean="x"), "{0}: cannot be used by open_clip ("),
+        (lambda f: write_preparation(f, std=[0, 0, 0]), "{0}: cannot be used by open_clip ("),
+        (lambda f: rewrite(f, text_cfg={**TEXT, "vocab_size": 9}), "{0}: cannot be used by open_"),
+        (lambda f: fill(f, "visual.proj", 0), "computes image vectors of length 0 and"),
+        (lambda f: fill(f, "text_projection", np.nan), "computes text vectors of length nan and"),
+        (lambda f: fill(f, "logit_scale", np.inf), "and logit scale inf; its weights are damaged"),
     ],
 )
 def test_wrong_models_are_refused(
@@ -279,6 +304,16 @@ def test_wrong_models_are_refused(
             (),
             "classes 'Hot_dog' and 'hot dog' have the same prompt for the model, 'a photo of a hot "
             "dog.'; rename one of them",
+        ),
+        (
+            ("cat", "dog"),
+            (
+                "--template",
+                "a picture that somebody took on a long and sunny day in the park of a {}",
+            ),
+            "classes 'cat' and 'dog' have the same prompt for the model, 'a picture that somebody "
+            "took on a long and sunny day in the park of a dog', cut to 16 tokens; use a shorter "
+            "template or name",
         ),
         (
             ("n01440764", "n01443537"),
@@ -329,7 +364,7 @@ def test_a_repository_of_the_hub_needs_a_commit_and_gives_no_pickle(
     files = {name: (model / name).read_bytes() for name in (CONFIG, WEIGHTS)}
     commit = hub.put("models/ada/clip", {**files, "open_clip_pytorch_model.bin": b"a pickle"})
     assert extracted("hf:ada/clip", f"folder:{images}", tmp_path / "out") == 2
-    assert "use hf:ada/clip@COMMIT with a commit" in capsys.readouterr().err
+    assert "use clip:hf:ada/clip@COMMIT with a commit" in capsys.readouterr().err
     assert extracted(f"hf:ada/clip@{commit}", f"folder:{images}", tmp_path / "out") == 0
     for name in ("features_test", "class_embeddings"):
         ours, theirs = (np.load(place / f"{name}.npy") for place in (tmp_path / "out", cached))
@@ -378,3 +413,60 @@ def test_a_number_before_a_class_is_no_part_of_the_prompt(model: Path) -> None:
     numbered = loaded.class_embeddings(["001.Sea_Lion", "002.cat"], ["a {}."])
     plain = loaded.class_embeddings(["sea lion", "cat"], ["a {}."])
     np.testing.assert_array_equal(numbered, plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("features.json", "[]", "features.json is damaged ("),
+        ("features.json", "{}", "features.json is damaged ("),
+        ("features_train.npy.part", "x" * 100, "features_train.npy.part is damaged ("),
+    ],
+)
+def test_a_damaged_file_of_an_interrupted_extraction_is_named(
+    name: str,
+    content: str,
+    message: str,
+    model: Path,
+    images: Path,
+    cached: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(cached, out)
+    (out / "features_train.npy").unlink()
+    (out / name).write_text(content)
+    assert extracted(model, f"folder:{images}", out) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_two_processes_do_not_write_to_one_folder(
+    model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FileLock(tmp_path / ".lock"):
+        assert extracted(model, f"folder:{images}", tmp_path) == 2
+    told = f"calsweep: {tmp_path}: another process writes features there; wait for it\n"
+    assert capsys.readouterr().err == told
+    assert not [*tmp_path.glob("features*")]
+
+
+def test_an_unfinished_extraction_is_named_where_it_is_used(cached: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(cached, out)
+    (out / "features_train.npy").rename(out / "features_train.npy.part")
+    told = r"out: the features are incomplete; repeat `calsweep features extract` to complete them"
+    for use in (read_logits, lambda place: read_source(f"features:{place}", tmp_path)):
+        with pytest.raises(InputError, match=told):
+            use(out)
+
+
+def test_the_printed_tasks_are_yaml_for_odd_folders(
+    model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "B\u00e4r 100% {x} #1"
+    assert extracted(model, f"folder:{images}", out) == 0
+    printed = capsys.readouterr().out.partition("tasks: ")[2].partition(" for zero-shot")[0]
+    probe, logits = map(yaml.safe_load, printed.split(", or "))
+    assert (probe, logits) == ([{"features": str(out), "model": "probe"}], [{"logits": str(out)}])

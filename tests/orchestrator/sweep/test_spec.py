@@ -76,6 +76,9 @@ BAD = {
         "{trials: 3}", "{budget: paper, tune: {mbls: [weight]}}"
     ),
     "an unknown budget": GOOD.replace("{trials: 3}", "{budget: papers}"),
+    "a grid with the budget of papers": GOOD.replace(
+        "{trials: 3}", "{sampler: grid, budget: paper}"
+    ),
     "tuning on a grid": GOOD.replace("{trials: 3}", "{sampler: grid, tune: {mbls: [margin]}}"),
     "tuning what a variant fixes": GOOD.replace("{trials: 3}", "{tune: {wide: [margin]}}").replace(
         "mbls", "wide"
