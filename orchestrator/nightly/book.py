@@ -25,7 +25,7 @@ TOLD = "told.json"
 REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 ACCEPTED = "accepted.jsonl"
 FILES = {FACTS, RECORD, VERDICT, DELIVERED, TOLD, ACCEPTED, *REPORTS.values()}
-"""Files that describe a night; all others are its computed artifacts."""
+"""Files on nights and accepted changes; all others are locks or computed artifacts."""
 
 LOCK_SECONDS = 1.0  # Long enough for a run that is just ending to release the lock.
 T = TypeVar("T")

@@ -60,7 +60,7 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
 
 
 def told(group: Group) -> str:
-    """Return a group's worst finding with size and certainty, and the number of others, as text."""
+    """Return as text a group's worst finding (size and certainty if soft) and how many others."""
     worst, more = group[0], len(group) - 1
     text = worst.text
     if worst.kind == "soft" and worst.value is not None:
@@ -251,7 +251,7 @@ def heights(values: Series) -> list[float | None]:
 
 
 def to_csv(records: Sequence[NightRecord], cells: Sequence[CellKey]) -> str:
-    """Return a CSV line for every value of ``cells`` (fractions, images/s, seconds or bytes)."""
+    """Return a CSV line for every value of ``cells``, in the units of ``NightRecord.cells``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["night", "recipe", "task", "metric", "seed", "value"])

@@ -48,7 +48,10 @@ class Publisher:
         self._unwritten = False  # Whether writing this night's summaries failed.
 
     def publish(self, night: Night) -> list[str]:
-        """Do the steps of publishing a night that are not done yet; return one line per problem."""
+        """Publish a night, unless this is done already; return one line per problem.
+
+        Steps that succeeded before are not repeated, except that the summaries are written again.
+        """
         record, verdict = night.record, night.verdict
         if record is None or verdict is None or (night.delivered and not self._unsent(night)):
             return []

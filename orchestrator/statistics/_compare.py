@@ -114,6 +114,8 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     Raises:
         ValueError: If the results belong to several tasks.
+        InputError: If a recipe has two results, recipes were not tested on the same rows, or
+            predictions are lost.
     """
 
     def __init__(self, results: Iterable[StudyResult], store: PredictionStore) -> None:
@@ -166,7 +168,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             yield self._kept.need(key, result.sweep)
 
     def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
-        """Return labels and row numbers of each seed; fail if recipes differ in them."""
+        """Return each seed's labels, and row numbers if seeds differ; fail if recipes differ."""
         labels: list[Tensor] = []
         numbers: list[Tensor] = []
         for recipe in self:
