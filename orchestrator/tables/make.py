@@ -257,7 +257,8 @@ def render(table: ComparisonTable, format: str) -> str:
     Figures are mean ± sample standard deviation over seeds; accuracy and calibration errors are in
     percent. In each column the best is bold and the second underlined (not in plain ``terminal``
     text); figures that are printed alike share a mark. ``csv`` and ``json`` have fractions.
-    ``csv`` has one line per study with every metric (with a layout, one line per cell).
+    ``csv`` has one line per study with every metric that is stored or shown (with a layout, one
+    line per cell).
 
     Args:
         table: The result of ``make_table`` or ``build_table``.
