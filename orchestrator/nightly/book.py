@@ -37,7 +37,10 @@ class BusyError(InputError):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """An intended change; a ``cell`` without a metric covers all metrics of its recipe and task."""
+    """An intended change; ``night`` is the first of the new series.
+
+    A ``cell`` without a metric covers all metrics of its recipe and task.
+    """
 
     cell: CellKey
     night: str

@@ -43,7 +43,7 @@ Series = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Block:
-    """A heading with paragraphs and a table, whose first row is its header."""
+    """A heading with lines of text and a table; the first row of the table is its header."""
 
     heading: str
     lines: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ def _address(chart: Chart) -> str:
 
 
 def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
-    """Return the JUnit XML of a judged night: a recipe on a task fails if any cell has an alarm."""
+    """Return the JUnit XML of a judged night: a recipe on a task fails if it has an alarm."""
     shape = record.shape
     pairs = [(recipe, task) for task in shape.tasks for recipe in shape.recipes]
     alarmed = (found.cell.pair for found in verdict.alarms)

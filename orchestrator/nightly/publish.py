@@ -93,7 +93,7 @@ class Publisher:
         return []
 
     def _notify(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Send the verdict by webhook and mail; record the ways that failed for the next start."""
+        """Send the verdict by webhook and mail, where it is due; record the ways that failed."""
         unsent, failed = self._unsent(night), {}
         if not unsent and (night.folder / TOLD).exists():
             return []

@@ -45,8 +45,8 @@ def run_night(
 ) -> NightOutcome:
     """Run a night, unless it has its verdict already.
 
-    Nights that were interrupted are resumed, other ones before ``name``: finished trials are kept,
-    unfinished ones are computed again. If code, libraries, hardware or data have changed since the
+    Interrupted nights are resumed, the night ``name`` last: finished trials are kept, unfinished
+    ones are computed again. If code, libraries, hardware or data have changed since the
     start of a night, another night is given up and the night ``name`` restarts, because results of
     two versions cannot be judged as one night. A night also restarts if its sweep is not on this
     machine. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.

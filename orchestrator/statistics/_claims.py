@@ -71,8 +71,8 @@ class ClaimVerdict:
 
         It is that of the decided pairs in the paper's regime, else of those in other regimes, else
         of those on given logits. It is against the claim if one of these pairs is. If all of them
-        are for it, so is the verdict, unless any pair is not testable. It is ``not testable here``
-        in this case, or if no pair is decided.
+        are for the claim, the verdict is too, unless any pair is not testable: then, and if no pair
+        is decided, it is ``not testable here``.
         """
         found = {pair.verdict for pair in self.pairs} - {LOST}
         words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))

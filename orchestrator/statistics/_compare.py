@@ -381,7 +381,8 @@ def search_gains(
     Both trials have the same seed and the same choices of earlier stages, so their difference is
     the gain of the search of the recipe's last stage. Differences are the chosen trial minus the
     default, with the intervals of ``paired_bootstrap``. The baseline is ``PUBLISHED``: it is
-    another trial for each recipe, so it has no entry in ``values``.
+    another trial for each recipe, so it has no entry in ``values``. The ``floors`` of a recipe are
+    the larger ones of both trials.
 
     Args:
         results: Studies of one task, one per recipe.

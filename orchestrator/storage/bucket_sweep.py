@@ -126,7 +126,7 @@ class BucketSweep:
         return self._cache.deliver()
 
     def _is_public(self, path: Path) -> bool:
-        """Return True if a path may be uploaded after resolving its links."""
+        """Return True if the file that a path leads to, through links, may also be uploaded."""
         real, folder = path.resolve(), self._path.resolve()
         return real.is_relative_to(folder) and _is_shared(real.relative_to(folder))
 

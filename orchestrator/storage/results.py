@@ -22,9 +22,9 @@ class StudyResult:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
         status: ``finished``, ``failed`` (no trial was chosen), ``running`` or ``interrupted``.
         configuration: Parameters of the chosen trial, by part of the recipe.
-        validation: Metrics of the chosen trial on validation data, fractions.
+        validation: Metrics of the chosen trial on validation data, as fractions (nats for NLL).
         test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
-            of ``evaluation_report`` or ``SUITE/METRIC``, fractions.
+            of ``evaluation_report`` or ``SUITE/METRIC``, in the same units.
         reason: Why the study, or its first failed trial, failed, or why the study was interrupted;
             else empty.
         trials: Maximum number of trials of its search.

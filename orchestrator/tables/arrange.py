@@ -24,8 +24,9 @@ def build_table(
     """Arrange results as a table.
 
     Recipes and tasks keep the order of first appearance, but each method is followed by its refined
-    and calibrated variants. Failed and running studies keep their row. More than ``MOST_TASKS``
-    groups of columns are replaced by their mean.
+    and calibrated variants, and columns with the same outermost heading are adjacent. Failed and
+    running studies keep their row. More than ``MOST_TASKS`` groups of columns are replaced by their
+    mean.
 
     Args:
         results: One per recipe and task.

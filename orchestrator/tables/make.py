@@ -98,7 +98,10 @@ def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator
 
 
 def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
-    """Return the headings shared by all columns as a title, and each column's own headings."""
+    """Return the headings shared by all columns as a title, and each column's other headings.
+
+    Each column keeps at least one heading. Of a single column, only the outermost is in the title.
+    """
     levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
     last = len(levels) - 1
     shared = [
