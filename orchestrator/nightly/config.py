@@ -176,7 +176,8 @@ class Nightly:
     def rows(self) -> dict[tuple[str, str], Row]:
         """Return the computation of each recipe on each task, and of the whole night."""
         content = self.sweep.model_dump(mode="json")
-        # A night has one trial per study, so `stop` has no effect; older records lack it.
+        # A night has one trial per study, so `spaces` and `stop` have no effect (older records lack
+        # `stop`); what `fixed` sets is in `parts`.
         unused = ("spaces", "fixed", "stop")
         search = {k: v for k, v in content["search"].items() if k not in unused}
         rows = {}

@@ -139,7 +139,7 @@ class Publisher:
         )
         deliver_run(sweep.tracking_uri, f"{sweep.name}-nights", "nights", run, artifacts)
         self._untracked = False
-        if whole and not self._unwritten:  # Otherwise the next start would skip this night.
+        if whole and not self._unwritten:  # The next start skips delivered nights.
             night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
         return []
 

@@ -93,7 +93,7 @@ class NightRecord:
             seconds or bytes for costs.
         failed: Why a recipe has no figures on a task, by (recipe, task).
         environment: Possible causes of a change: hardware, library versions, ``code`` (commit),
-            ``data DATASET`` (fingerprint), ``benchmark`` (hash of its definition).
+            ``data DATASET`` (keys of the prepared data), ``benchmark`` (hash of its definition).
         rows: Computations by recipe and task; empty in records from before version 1.0.
     """
 
@@ -151,7 +151,7 @@ class NightRecord:
 
 @dataclass(frozen=True)
 class Finding:
-    """A cell that differs from earlier nights or violates a hard limit.
+    """A cell that differs from earlier nights, or has a fault for which one night is enough.
 
     Attributes:
         cell: Without a metric if the finding is about all metrics of a recipe on a task.

@@ -99,7 +99,7 @@ class SweepFolder:
 
     @property
     def exists(self) -> bool:
-        """Return True if the folder has a specification, a journal, results or a tracking state."""
+        """Return True if the folder has a specification, a journal, results or ``shipped.json``."""
         shipped = self.path / "shipped.json"
         paths = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
         return any(path.exists() for path in paths)
