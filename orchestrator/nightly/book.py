@@ -272,7 +272,7 @@ class BucketBook(Book):
             self._fetch()
 
     def _fetch(self) -> set[Path]:
-        """Download as ``fetch`` does; return the local paths of all files of nights in the bucket."""
+        """Download as ``fetch`` does; return the local paths of all nightly files in the bucket."""
         entries = self._cache.bucket.listed(self._name)
         sizes = {self._cache.folder / entry.name: entry.bytes for entry in entries}
         # Compare sizes, not times: a longer file in the bucket may be as old as the copy.

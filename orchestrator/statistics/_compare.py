@@ -168,7 +168,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             yield self._kept.need(key, result.sweep)
 
     def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
-        """Return each seed's labels, and row numbers if seeds differ; fail if recipes differ."""
+        """Return labels and row numbers of each seed; None for the numbers if they are all equal.
+
+        Raise ``InputError`` if recipes differ in labels, or seeds of the same rows do.
+        """
         labels: list[Tensor] = []
         numbers: list[Tensor] = []
         for recipe in self:
@@ -222,7 +225,7 @@ class TaskComparison:
         return abs(self.bootstrap.differences[recipe].value) <= floor
 
     def side(self, recipe: str) -> str:
-        """Return ``better`` or ``worse``, or ``higher`` or ``lower`` for metrics without a better.
+        """Return ``better`` or ``worse``; ``higher`` or ``lower`` if the metric has no better side.
 
         Empty if the interval includes 0, or for the baseline.
         """

@@ -115,7 +115,7 @@ def _shrunk(one: Contrast, freedom: float, variance: float, most: float) -> Cont
 
 
 def _prior(variances: NDArray[np.float64], freedom: NDArray[np.float64]) -> tuple[float, float]:
-    """Fit a scaled inverse chi-square and return its degrees of freedom and variance."""
+    """Fit a scaled inverse chi-square prior of variances; return its freedom and variance."""
     special = scipy.special
     logs = np.log(variances) - special.digamma(freedom / 2) + np.log(freedom / 2)
     mean = float(logs.mean())

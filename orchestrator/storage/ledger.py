@@ -355,7 +355,7 @@ class FollowedSweep:
             yield self._ledger
 
     def read_on(self) -> None:
-        """Read the lines since the last call, or all if the file was replaced."""
+        """Read the lines since the last call, or all if the file was replaced or cut."""
         with self._lock:
             try:
                 stat = os.stat(self.folder.journal)

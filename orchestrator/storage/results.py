@@ -97,7 +97,7 @@ class StudyResult:
 
     @property
     def kept_default(self) -> bool:
-        """Return True if the search chose the published default, its first trial."""
+        """Return True if the search chose the published default; False if this is not known."""
         return bool(self.default_predictions) and (
             self.default_predictions == self.searched_predictions
         )

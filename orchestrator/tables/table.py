@@ -74,7 +74,7 @@ class Gain(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Letters of recipes by one metric of one task; a shared letter: they do not differ clearly."""
+    """Letters of recipes by one metric on one task; a shared letter means no clear difference."""
 
     letters: Mapping[str, str]
     note: str
