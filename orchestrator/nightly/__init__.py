@@ -2,5 +2,5 @@
 
 import lazy_loader
 
-# Imported on first use: only judging nights needs SciPy, and only running them needs torch.
+# Imported on first use: not all parts need SciPy, and only running nights needs torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

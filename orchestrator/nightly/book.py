@@ -25,7 +25,7 @@ TOLD = "told.json"
 REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 ACCEPTED = "accepted.jsonl"
 FILES = {FACTS, RECORD, VERDICT, DELIVERED, TOLD, ACCEPTED, *REPORTS.values()}
-"""Files that describe a night; all others are its computed artifacts."""
+"""Files on nights and accepted changes; all others are locks or computed artifacts."""
 
 LOCK_SECONDS = 1.0  # Long enough for a run that is just ending to release the lock.
 T = TypeVar("T")
@@ -37,7 +37,10 @@ class BusyError(InputError):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """An intended change; a ``cell`` without a metric covers all metrics of its recipe and task."""
+    """An intended change; ``night`` is the first of the new series.
+
+    A ``cell`` without a metric covers all metrics of its recipe and task.
+    """
 
     cell: CellKey
     night: str
@@ -269,7 +272,7 @@ class BucketBook(Book):
             self._fetch()
 
     def _fetch(self) -> set[Path]:
-        """Download as ``fetch`` does; return the local paths of all files in the bucket."""
+        """Download as ``fetch`` does; return the local paths of all nightly files in the bucket."""
         entries = self._cache.bucket.listed(self._name)
         sizes = {self._cache.folder / entry.name: entry.bytes for entry in entries}
         # Compare sizes, not times: a longer file in the bucket may be as old as the copy.

@@ -30,12 +30,14 @@ class ReportModel(StrictModel):
 
     Attributes:
         markdown, html, junit: Paths of the summary in Markdown, as a self-contained page, and as
-            JUnit XML with one test case for each recipe and task. By default, ``report.md``,
-            ``report.html`` and ``junit.xml`` in ``STORAGE/nightly/NAME``.
+            JUnit XML with one test case for each recipe and task, and one for the night. By
+            default, ``report.md``, ``report.html`` and ``junit.xml`` in ``STORAGE/nightly/NAME``.
         webhook: http(s) address that receives a JSON object by POST.
-        mail: Local command that reads the text from standard input, such as ``[mail, -s,
-            "{subject}", team@example.org]``. It runs without a shell; ``{subject}`` is replaced.
-        when: ``alarm`` reports alarms and nights that could not run, ``always`` every night.
+        mail: Local command that reads the summary in Markdown from standard input, such as
+            ``[mail, -s, "{subject}", team@example.org]``. It runs without a shell; the argument
+            ``{subject}`` is replaced by the headline.
+        when: When webhook and mail are used: ``alarm`` for alarms and nights that could not run,
+            ``always`` for every night. The files are written for every night.
     """
 
     markdown: str | None = None
@@ -72,14 +74,14 @@ class ReportModel(StrictModel):
 
 
 class GateModel(StrictModel):
-    """How ``nightly gate`` runs the benchmark on another revision.
+    """How ``nightly gate`` runs the benchmark on a revision and on the working tree.
 
     Attributes:
         repository: Folder of the repository; by default the repository of the current folder.
-        setup: Command that prepares each checked-out commit, such as ``[make, setup]``; it runs
-            without a shell. If it creates a ``.venv``, the night runs with the Python in it, so
-            that a commit's own library versions are used. Otherwise all commits use the installed
-            libraries.
+        setup: Command that is run before each night, in its checked-out commit or in the working
+            tree, such as ``[make, setup]``; it runs without a shell. If there is a ``.venv``
+            afterwards, the night runs with the Python in it, so that a commit's own library
+            versions are used. In all other cases the installed libraries are used.
     """
 
     repository: str | None = None
@@ -174,7 +176,8 @@ class Nightly:
     def rows(self) -> dict[tuple[str, str], Row]:
         """Return the computation of each recipe on each task, and of the whole night."""
         content = self.sweep.model_dump(mode="json")
-        # A night has one trial per study, so `stop` has no effect; older records lack it.
+        # A night has one trial per study, so `spaces` and `stop` have no effect (older records lack
+        # `stop`); what `fixed` sets is in `parts`.
         unused = ("spaces", "fixed", "stop")
         search = {k: v for k, v in content["search"].items() if k not in unused}
         rows = {}

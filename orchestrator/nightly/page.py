@@ -43,7 +43,7 @@ Series = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Block:
-    """A heading with paragraphs and a table, whose first row is its header."""
+    """A heading with lines of text and a table; the first row of the table is its header."""
 
     heading: str
     lines: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
 
 
 def told(group: Group) -> str:
-    """Return a group's worst finding with size and certainty, and the number of others, as text."""
+    """Return as text a group's worst finding (size and certainty if soft) and how many others."""
     worst, more = group[0], len(group) - 1
     text = worst.text
     if worst.kind == "soft" and worst.value is not None:
@@ -180,7 +180,7 @@ def _address(chart: Chart) -> str:
 
 
 def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
-    """Return the JUnit XML of a judged night: a recipe on a task fails if any cell has an alarm."""
+    """Return the JUnit XML of a judged night: a recipe on a task fails if it has an alarm."""
     shape = record.shape
     pairs = [(recipe, task) for task in shape.tasks for recipe in shape.recipes]
     alarmed = (found.cell.pair for found in verdict.alarms)
@@ -251,7 +251,7 @@ def heights(values: Series) -> list[float | None]:
 
 
 def to_csv(records: Sequence[NightRecord], cells: Sequence[CellKey]) -> str:
-    """Return a CSV line for every value of ``cells`` (fractions, images/s, seconds or bytes)."""
+    """Return a CSV line for every value of ``cells``, in the units of ``NightRecord.cells``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["night", "recipe", "task", "metric", "seed", "value"])

@@ -48,7 +48,10 @@ class Publisher:
         self._unwritten = False  # Whether writing this night's summaries failed.
 
     def publish(self, night: Night) -> list[str]:
-        """Do the steps of publishing a night that are not done yet; return one line per problem."""
+        """Publish a night, unless this is done already; return one line per problem.
+
+        Steps that succeeded before are not repeated, except that the summaries are written again.
+        """
         record, verdict = night.record, night.verdict
         if record is None or verdict is None or (night.delivered and not self._unsent(night)):
             return []
@@ -90,7 +93,7 @@ class Publisher:
         return []
 
     def _notify(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Send the verdict by webhook and mail; record the ways that failed for the next start."""
+        """Send the verdict by webhook and mail, where it is due; record the ways that failed."""
         unsent, failed = self._unsent(night), {}
         if not unsent and (night.folder / TOLD).exists():
             return []
@@ -136,7 +139,7 @@ class Publisher:
         )
         deliver_run(sweep.tracking_uri, f"{sweep.name}-nights", "nights", run, artifacts)
         self._untracked = False
-        if whole and not self._unwritten:  # Otherwise the next start would skip this night.
+        if whole and not self._unwritten:  # The next start skips delivered nights.
             night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
         return []
 

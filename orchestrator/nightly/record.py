@@ -74,8 +74,8 @@ class Row:
     Attributes:
         stage: Last stage, whose speed and memory are measured: ``train``, ``refine``,
             ``calibrate`` or ``given``; empty for the whole night.
-        definition: Hash of recipe, parameters and task; only figures with the same definition are
-            comparable.
+        definition: Hash of task, parameters and search settings; for the whole night, of all its
+            definitions and seeds. Only figures with the same definition are comparable.
     """
 
     stage: str
@@ -89,11 +89,11 @@ class NightRecord:
     Attributes:
         night: Such as ``2026-11-21``.
         started: UNIX time, seconds.
-        cells: Values of each cell by seed: fractions for quality; images per second, seconds or
-            bytes for costs.
+        cells: Values of each cell by seed: fractions instead of percentages; images per second,
+            seconds or bytes for costs.
         failed: Why a recipe has no figures on a task, by (recipe, task).
         environment: Possible causes of a change: hardware, library versions, ``code`` (commit),
-            ``data DATASET`` (fingerprint), ``benchmark`` (hash of its definition).
+            ``data DATASET`` (keys of the prepared data), ``benchmark`` (hash of its definition).
         rows: Computations by recipe and task; empty in records from before version 1.0.
     """
 
@@ -106,7 +106,10 @@ class NightRecord:
     rows: Mapping[tuple[str, str], Row] = field(default_factory=dict)
 
     def comparable(self, other: NightRecord, pair: tuple[str, str]) -> bool:
-        """Return True if both nights define a recipe and task in the same way."""
+        """Return True if both nights define a recipe and task in the same way.
+
+        If a record lacks their definition, the definitions of the whole benchmark are compared.
+        """
         if pair in self.rows and pair in other.rows:
             return self.rows[pair].definition == other.rows[pair].definition
         return self.environment.get("benchmark") == other.environment.get("benchmark")
@@ -129,7 +132,7 @@ class NightRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NightRecord:
-        """Read the values of ``to_json``; any other content raises an exception."""
+        """Read the values of ``to_json``; raise an exception if any are missing or wrong."""
         cells = {
             CellKey(row["recipe"], row["task"], row["metric"]): {
                 int(seed): float(value) for seed, value in row["values"].items()
@@ -148,7 +151,7 @@ class NightRecord:
 
 @dataclass(frozen=True)
 class Finding:
-    """A cell that differs from earlier nights or violates a hard limit.
+    """A cell that differs from earlier nights, or has a fault for which one night is enough.
 
     Attributes:
         cell: Without a metric if the finding is about all metrics of a recipe on a task.
@@ -156,14 +159,14 @@ class Finding:
             larger than noise and the practical threshold).
         reason: Such as ``twin`` (the recipe has become equal to another one), ``nights`` (two
             nights in a row) or ``step`` (a step or a drift in the series).
-        value: Tonight's figure, the mean or the best of the seeds, in the metric's unit.
+        value: Tonight's figure, the mean or the best of the seeds, in the metric's unit; for
+            ``STAGE_time``, the factor by which the stage became slower. None if there is no figure.
         expected: Figure expected from earlier nights, in the same unit.
         lower, upper: Control limits, or the hard limit; None if there is no limit on that side.
         threshold: Difference that matters in practice, in the same unit.
-        chance: Probability that noise alone causes a difference this large; None if noise cannot
-            explain it.
+        chance: Probability that noise alone causes a difference this large; None for hard findings.
         nights: Number of earlier nights with which the cell was compared.
-        since: First night on which the cell was wrong.
+        since: First night of the difference; for hard findings except twins, the judged night.
         causes: Changes of hardware, libraries, code or data shortly before ``since`` (for a step,
             also shortly after), such as ``torch: 2.11.0 -> 2.12.0``.
     """
@@ -190,8 +193,8 @@ class Verdict:
     Attributes:
         status: ``ok``; ``not comparable`` (the benchmark was redefined since the night before, and
             nothing else is wrong); ``suspicious`` (something is worse, for one night so far);
-            ``regression`` (an alarm about figures); ``incomplete`` (all alarms are about missing
-            results).
+            ``regression`` (an alarm about figures); ``incomplete`` (all alarms are about results
+            that are missing or not in the nightly file).
         alarms: Findings that raise the alarm, hard ones first.
         suspicions: Findings that will raise the alarm if the next night confirms them.
         improvements: Figures that were better for two nights in a row; they never raise an alarm.

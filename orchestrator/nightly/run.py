@@ -32,7 +32,7 @@ SPARE = 1.2  # Required disk space, as a multiple of the largest recent night.
 
 @dataclass(frozen=True)
 class NightOutcome:
-    """The outcome of ``run_night``; ``fresh`` is false if nothing was computed."""
+    """The outcome of ``run_night``; ``fresh`` is false if the night had its verdict before."""
 
     night: Night
     verdict: Verdict
@@ -45,10 +45,11 @@ def run_night(
 ) -> NightOutcome:
     """Run a night, unless it has its verdict already.
 
-    Nights that were interrupted are resumed, earlier ones first: finished trials are kept,
-    unfinished ones are computed again. If code, libraries, hardware or data have changed since the
-    start of a night, an earlier night is given up and the night ``name`` restarts, because results
-    of two versions cannot be judged as one night. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
+    Interrupted nights are resumed, the night ``name`` last: finished trials are kept, unfinished
+    ones are computed again. If code, libraries, hardware or data have changed since the
+    start of a night, another night is given up and the night ``name`` restarts, because results of
+    two versions cannot be judged as one night. A night also restarts if its sweep is not on this
+    machine. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
     ``address`` is the Ray cluster to join; None starts Ray on this machine.
 
     Raises:
@@ -76,7 +77,7 @@ class _Run:
         self._publisher = Publisher(nightly, book)
 
     def run(self, name: str) -> NightOutcome:
-        """Finish interrupted nights, run this one, then publish every night that still needs it."""
+        """Finish or give up interrupted nights, run this one, publish all that still need it."""
         for night in self._book.nights():
             if night.unfinished and night.name != name:
                 self._finish_earlier(night)
@@ -154,7 +155,7 @@ class _Run:
         return sweep.model_copy(update={**own, "tracking": TrackingModel(uri=sweep.tracking_uri)})
 
     def _discard(self, night: Night, spec: SweepSpec) -> list[Path]:
-        """Remove a night's sweep and end its tracked runs; return folders that remain."""
+        """Remove sweep and artifacts of a night, end its tracked runs; return what remains."""
         journal = SweepFolder.of(spec).journal
         if journal.exists():
             # If the tracking server cannot be reached, its runs of this attempt stay open.
@@ -163,7 +164,10 @@ class _Run:
         return night.shrink()
 
     def _require_room(self, night: Night) -> None:
-        """Require ``SPARE`` times the largest of the last three nights, at least ``LEAST_ROOM``."""
+        """Require disk space: ``SPARE`` times the largest of the last three nights.
+
+        At least ``LEAST_ROOM`` is required. Space that this night already uses counts.
+        """
         sizes = [_size(past.folder) for past in self._book.nights()[-3:]]
         needed = max([LEAST_ROOM, *(SPARE * size for size in sizes)])
         free = shutil.disk_usage(night.folder).free

@@ -8,5 +8,5 @@ combinations of data set and model. Everything is computed from stored evaluatio
 
 import lazy_loader
 
-# Imported when first used, because ranks need no torch.
+# Modules are imported when first used, because ranks need no torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -78,7 +78,8 @@ class _Table(NamedTuple):
 
     Attributes:
         gains: (units, metrics, recipes), baseline minus recipe.
-        wins: (units, recipes, recipes), share of tasks on which the first beats the second.
+        wins: (units, recipes, recipes), share of tasks on which the first beats the second; a tie
+            is half a win.
         networks: (units,), the number of each unit's network.
     """
 

@@ -24,7 +24,7 @@ class Difference:
     Attributes:
         value: Metric of the recipe minus metric of the baseline, on all rows; fractions (nats for
             NLL).
-        low, high: Ends of the 95% interval.
+        low, high: Ends of the confidence interval, by default of 95%.
         detectable: The smallest true difference that, with these rows and seeds, would be found in
             80% of cases.
     """
@@ -111,7 +111,7 @@ def paired_bootstrap(
     Args:
         predictions: Maps a recipe to log-probabilities (N, K) of N rows, one tensor per seed.
         labels: (N,), integers in [0, K); or one such tensor per seed.
-        metric: One of ``METRICS.measurable``, with 15 bins.
+        metric: One of ``METRICS.measurable``; binned errors have 15 bins.
         baseline: A key of ``predictions``.
         level: Share of resamples inside an interval, in (0, 1).
         draws: Number of resamples, at least 1; with 2000 the ends of an interval vary by about 3%

@@ -20,7 +20,7 @@ CONFIRMED, REFUTED, NOT_TESTABLE = "confirmed", "refuted", "not testable here"
 HOLDS, FAILS, LOST = "holds in this regime", "fails in this regime", "accuracy lost"
 HOLDS_GIVEN, FAILS_GIVEN = "holds on these logits", "fails on these logits"
 TOLERANCE = 0.02
-"""Calibration is not judged if accuracy is more than this below that of the method alone."""
+"""A pair is not judged if accuracy is more than this below that of the method alone."""
 AS_GOOD = 0.03
 """A network is in the paper's regime if its accuracy is at most this much below the paper's
 worst network."""
@@ -69,9 +69,10 @@ class ClaimVerdict:
     def verdict(self) -> str:
         """Return the verdict over all pairs, without those that lost accuracy.
 
-        Decided pairs in the paper's regime count first, else those in other regimes, else those on
-        given logits. One of them against the claim decides. If all are for the claim, it is
-        confirmed unless some pair is not testable.
+        It is that of the decided pairs in the paper's regime, else of those in other regimes, else
+        of those on given logits. It is against the claim if one of these pairs is. If all of them
+        are for the claim, the verdict is too, unless any pair is not testable: then, and if no pair
+        is decided, it is ``not testable here``.
         """
         found = {pair.verdict for pair in self.pairs} - {LOST}
         words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))
@@ -103,10 +104,10 @@ def judge_claim(
 ) -> ClaimVerdict:
     """Test every pair of recipes of a claim by ``contrast``.
 
-    A claim on calibration applies only to networks that kept their accuracy: for both recipes, it
-    must be above twice chance (75% with two classes), and at most ``TOLERANCE`` below their method
-    alone, if that was run. In a claim on accuracy, this holds for ``than`` only. Other pairs do not
-    count in Holm's correction. A pair decides if its difference is on one side of the margin at the
+    A claim applies only to networks that kept their accuracy: for both recipes, it must be above
+    twice chance (75% with two classes), and at most ``TOLERANCE`` below their method alone, if that
+    was run. In a claim on accuracy, this is required of ``than`` only. Other pairs do not count in
+    Holm's correction. A pair decides if its difference is on one side of the margin at the
     5% level, over seeds and test rows. One seed of trained networks never decides; without a
     margin, neither does a difference inside the noise floor. The seed used for the search is left
     out if all studies of the pair have others, because the search selected for it.

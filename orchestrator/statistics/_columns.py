@@ -22,7 +22,8 @@ def with_columns(
         results: Results of any tasks.
         names: Metrics that are shown; those that evaluations already have are ignored.
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
-        say: Receives a line for each figure that cannot be computed, or not from all rows.
+        say: Receives a line for each result with figures that cannot be computed, or not from all
+            rows.
     """
     columns, kept = METRICS.columns(names), KeptPredictions(store)
     return [_filled(result, columns, kept, say) for result in results]

@@ -114,6 +114,8 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     Raises:
         ValueError: If the results belong to several tasks.
+        InputError: If a recipe has two results, recipes were not tested on the same rows, or
+            predictions are lost.
     """
 
     def __init__(self, results: Iterable[StudyResult], store: PredictionStore) -> None:
@@ -166,7 +168,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             yield self._kept.need(key, result.sweep)
 
     def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
-        """Return labels and row numbers of each seed; fail if recipes differ in them."""
+        """Return labels and row numbers of each seed; None for the numbers if they are all equal.
+
+        Raise ``InputError`` if recipes differ in labels, or seeds of the same rows do.
+        """
         labels: list[Tensor] = []
         numbers: list[Tensor] = []
         for recipe in self:
@@ -220,7 +225,7 @@ class TaskComparison:
         return abs(self.bootstrap.differences[recipe].value) <= floor
 
     def side(self, recipe: str) -> str:
-        """Return ``better`` or ``worse``, or ``higher`` or ``lower`` for metrics without a better.
+        """Return ``better`` or ``worse``; ``higher`` or ``lower`` if the metric has no better side.
 
         Empty if the interval includes 0, or for the baseline.
         """
@@ -379,7 +384,8 @@ def search_gains(
     Both trials have the same seed and the same choices of earlier stages, so their difference is
     the gain of the search of the recipe's last stage. Differences are the chosen trial minus the
     default, with the intervals of ``paired_bootstrap``. The baseline is ``PUBLISHED``: it is
-    another trial for each recipe, so it has no entry in ``values``.
+    another trial for each recipe, so it has no entry in ``values``. The ``floors`` of a recipe are
+    the larger ones of both trials.
 
     Args:
         results: Studies of one task, one per recipe.

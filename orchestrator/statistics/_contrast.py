@@ -92,7 +92,8 @@ def moderated(contrasts: Sequence[Contrast], recipes: int) -> list[Contrast]:
     value, less if they differ more. Pairs share recipes, so they are less independent than the fit
     assumes. So only half of the fit's degrees of freedom are used: this keeps the error rate in
     simulations (``benchmarks/ties.py``), and using all of them does not. The result has at most the
-    degrees of freedom of all recipes and seeds together.
+    degrees of freedom of all recipes and seeds together. Fewer than three known variances are
+    returned as they are.
     """
     seeds = [one for one in contrasts if one.seeds > 1]
     typical = float(np.median([one.between for one in seeds])) if seeds else 0.0
@@ -114,7 +115,7 @@ def _shrunk(one: Contrast, freedom: float, variance: float, most: float) -> Cont
 
 
 def _prior(variances: NDArray[np.float64], freedom: NDArray[np.float64]) -> tuple[float, float]:
-    """Fit a scaled inverse chi-square and return its degrees of freedom and variance."""
+    """Fit a scaled inverse chi-square prior of variances; return its freedom and variance."""
     special = scipy.special
     logs = np.log(variances) - special.digamma(freedom / 2) + np.log(freedom / 2)
     mean = float(logs.mean())

@@ -101,9 +101,9 @@ class Spread(NamedTuple):
         deviation: Standard deviation over everything that was repeated; in the metric's unit.
         rows: Share of the variance due to test rows, in [0, 1].
         seeds: Share due to seeds, including splits if each seed has its own; None with one seed.
-        search: Share due to the search; None unless a split has several sweeps.
-        splits: Share due to splits, including the search if ``search`` is None; None with one
-            split.
+        search: Share due to the search; None unless a split has several sweeps, or with one seed.
+        splits: Share due to splits, including the search if ``search`` is None; None with one split
+            or one seed.
     """
 
     task: str

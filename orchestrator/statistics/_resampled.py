@@ -129,8 +129,8 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     """Return the measure with bins of equal mass; each resample has its own bin edges.
 
-    An edge of ``aece`` equals a confidence or is between it and the next larger one. So all rows up
-    to this confidence are below the edge, and the edge's exact value is not needed.
+    An edge of ``aece`` equals a confidence or is between it and the next larger one. So the bins up
+    to this edge have all rows up to this confidence, and the edge's exact value is not needed.
     """
     confidence, gaps = _top_label(log_probs, labels)
     ordered, order = confidence.sort()

@@ -141,7 +141,8 @@ def _span(found: list[int | None]) -> tuple[int, int] | None:
 def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
     """Return the number of seeds that find a difference in 80% of cases, on these test rows.
 
-    None if no number of seeds does, or if the variance between seeds is unknown (one seed).
+    None if no number below ``MOST_SEEDS`` does, or if the variance between seeds is unknown (one
+    seed).
     """
     if own.seeds == 1 or (own.shared and size <= reach(math.inf, level) * math.sqrt(own.shared)):
         return None

@@ -15,7 +15,7 @@ from trainables.store.locks import Lease
 
 SPEC, NOTES = "sweep.yaml", "notes.json"
 SHARED = (SPEC, "report.html", "chosen", "logs", "plots")
-"""Files and folders of a sweep that are uploaded, besides its tables; they have no secrets."""
+"""Files and folders that ``share`` uploads, besides tables; they have no secrets."""
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class BucketSweep:
         return self._cache.deliver()
 
     def _is_public(self, path: Path) -> bool:
-        """Return True if a path may be uploaded after resolving its links."""
+        """Return True if the file that a path leads to, through links, may also be uploaded."""
         real, folder = path.resolve(), self._path.resolve()
         return real.is_relative_to(folder) and _is_shared(real.relative_to(folder))
 
@@ -166,7 +166,8 @@ class BucketJournal(Journal):
     def delivered(self) -> bool:
         """Return True once the bucket has all lines.
 
-        Return False after ``LAST_SECONDS`` without an answer, or if another run took over.
+        Return False after ``LAST_SECONDS`` without an answer, if an upload was refused, or if
+        another run took over.
         """
         end = time.monotonic() + LAST_SECONDS
         while self._sealed < self._end and not self._refusal:

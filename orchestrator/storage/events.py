@@ -64,8 +64,8 @@ class StudyOpened(Event):
         row: Whether it is a row of the table; False if only other studies need it.
         fingerprint: Hash of the data and their split.
         setting: Hash of data, model and protocol.
-        origin: All settings that are needed to compute a trial again, except its configuration,
-            and the ``seeds`` of the table.
+        origin: All settings that are needed to compute a trial again, except its configuration;
+            and ``seeds``, ``metrics`` and ``copies`` for tables.
     """
 
     event: ClassVar[str] = "study_opened"

@@ -38,10 +38,11 @@ def collect_garbage(
 ) -> list[Removal]:
     """Remove dropped sweeps, and artifacts that no kept sweep needs; return counts and sizes.
 
-    A closed study needs the artifacts of its choice for every seed, their upstream artifacts, and
-    the test predictions of its choice and of the published default. If a sweep is open, it also
-    needs the published defaults that are not measured yet. A study that is not closed
-    needs all its artifacts, so that it can be resumed.
+    A study with a choice needs the artifacts of this choice for every seed, their upstream
+    artifacts, and the test predictions of the choice and of the published default. If the sweep is
+    open, the study also needs its published default that is not measured yet. A study that has no
+    choice or was opened again, and any study of a sweep in which a machine failed trials, needs all
+    its artifacts, so that it can be resumed.
 
     A sweep is open while it runs, or if it was interrupted, its journal was cut, or a machine
     failed some of its trials. While any kept sweep is open, artifacts that are in no journal are
@@ -84,7 +85,7 @@ def _named(name: str, sweeps: Iterable[SweepFolder], storage: Storage) -> SweepF
 
 
 def _intact_ledger(sweep: SweepFolder) -> Ledger:
-    """Return the ledger of a sweep; raise ``InputError`` if its journal is missing or damaged."""
+    """Return a sweep's ledger; raise ``InputError`` if its journal is missing, empty or damaged."""
     path, name = sweep.journal, sweep.name
     remedies = (
         f"put its journal back, resume it with `{sweep_command('run --resume', sweep.path)}`, "
@@ -111,7 +112,7 @@ def _readable_ledger(sweep: SweepFolder) -> Ledger:
     try:
         return read_ledger(sweep.journal)
     except InputError:
-        return Ledger()  # Its artifacts are removed later, once no kept sweep is open.
+        return Ledger()  # Its artifacts are removed once no kept sweep is open.
 
 
 class Dropper:

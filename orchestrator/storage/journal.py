@@ -2,8 +2,9 @@
 
 ``orchestrator.storage.events`` has the events and their format. ``append`` does not wait for the
 disk if a resumed sweep would write the event again (a trial's start and place, epochs, its
-objective). Any other event, and all lines before it, are on disk when ``append`` returns. So a
-power cut may leave holes after the last synced event; the lines there count as not written.
+objective), or if the caller passes ``durable=False``. Any other event, and all lines before it, are
+on disk when ``append`` returns. So a power cut may leave holes after the last synced event; the
+lines there count as not written.
 
 A resumed sweep appends to the same journal, so events may be repeated; see ``Ledger``.
 """

@@ -40,7 +40,7 @@ class Trial(TrialStarted):
 
     Attributes:
         code: Git commit of its first start.
-        open: Whether it has been started since it last ended.
+        open: Whether it has been started since it, or the sweep, last ended.
         host, since: Machine of the last attempt, and start of this attempt in milliseconds since
             1970.
         status: ``finished``, ``failed`` or ``pruned``, as the trial last ended; ``running`` if it
@@ -105,7 +105,7 @@ class Study(StudyOpened):
 
     Attributes:
         finished, failed: Number of search trials that finished or failed.
-        reason: Why the study or one of its trials failed; else empty.
+        reason: Why the study or one of its trials failed, or the study was interrupted; else empty.
         begun: Its trials by key, in the order of their first start.
     """
 
@@ -355,7 +355,7 @@ class FollowedSweep:
             yield self._ledger
 
     def read_on(self) -> None:
-        """Read the lines since the last call, or all if the file was replaced."""
+        """Read the lines since the last call, or all if the file was replaced or cut."""
         with self._lock:
             try:
                 stat = os.stat(self.folder.journal)

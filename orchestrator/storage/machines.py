@@ -11,7 +11,7 @@ from trainables.common.errors import InputError
 from trainables.jobs import FaultKind, Job, Report, Status
 
 IN_A_ROW = 3
-"""Number of different configurations that fail in a row before a machine is excluded."""
+"""Number of different trials that fail in a row before a machine is excluded."""
 
 FIRST = 8
 """Number of first trials; if most of them fail with the same error, the sweep ends."""
@@ -24,10 +24,10 @@ LOOK_SECONDS = 5.0
 class Machines:
     """Counts failures by machine and decides which machines are excluded.
 
-    A node is excluded after it caused the failure of three different configurations in a row, if
-    there are other nodes. If all of them failed on one of several GPUs, only this GPU is excluded.
-    If more than half of the first eight trials fail with the same error, the sweep ends, as the
-    others would fail too.
+    A node is excluded after it caused the failure of three different trials in a row, if other
+    nodes have run trials. If all three failed on one GPU, only this GPU is excluded; for this, it
+    is enough that another GPU of the node has run trials. If more than half of the first eight
+    trials fail with the same error, the sweep ends, as the others would fail too.
 
     Attributes:
         refused: Nodes that are excluded for the whole run, with the reason.

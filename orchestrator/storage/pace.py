@@ -51,8 +51,8 @@ def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[flo
 def seconds_left(works: Sequence[Work], places: int) -> float | None:
     """Estimate the remaining seconds; None if no work has ``costs`` yet.
 
-    A trial is assumed to take the mean time of ended trials in its study, else of its stage and
-    task, else of its stage. If its stage has none, its time is derived from the other stages with
+    A trial is assumed to take the mean of the ``costs`` of its study, else of its stage and task,
+    else of its stage. If its stage has none, its time is derived from the other stages with
     ``SHARES``. Up to ``places`` trials run at once; studies wait for those on which they depend.
     """
     costs = {work.study: _cost(work, works) for work in works}

@@ -119,7 +119,7 @@ def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterab
 
 
 def fetch_plugins(pinned: Iterable[Pinned]) -> None:
-    """Download copies of plugins that are in a bucket, unless they are local."""
+    """Download the copies of plugins that are in a bucket, unless there are local ones."""
     for plugin in pinned:
         for folder in on_this_machine(Path(plugin.path)).parents:
             if bucket_address(folder) is not None:

@@ -22,10 +22,11 @@ class StudyResult:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
         status: ``finished``, ``failed`` (no trial was chosen), ``running`` or ``interrupted``.
         configuration: Parameters of the chosen trial, by part of the recipe.
-        validation: Metrics of the chosen trial on validation data, fractions.
+        validation: Metrics of the chosen trial on validation data, as fractions (nats for NLL).
         test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
-            of ``evaluation_report`` or ``SUITE/METRIC``, fractions.
-        reason: Why the study, or its first failed trial, failed; else empty.
+            of ``evaluation_report`` or ``SUITE/METRIC``, in the same units.
+        reason: Why the study, or its first failed trial, failed, or why the study was interrupted;
+            else empty.
         trials: Maximum number of trials of its search.
         run_ids: Ids of the tracked runs of the chosen configuration, one per seed, if known.
         sweep_id: Unique id of the sweep; names of sweeps may be used again.
@@ -96,7 +97,7 @@ class StudyResult:
 
     @property
     def kept_default(self) -> bool:
-        """Return True if the search chose the published default, its first trial."""
+        """Return True if the search chose the published default; False if this is not known."""
         return bool(self.default_predictions) and (
             self.default_predictions == self.searched_predictions
         )
@@ -113,7 +114,7 @@ class StudyResult:
 
     @property
     def searched(self) -> bool:
-        """Return True if the search had more than one trial."""
+        """Return True if more than one trial of the search has finished or failed."""
         return self.ended > 1
 
 
@@ -208,7 +209,7 @@ def _codes(trials: Iterable[Trial]) -> tuple[str, ...]:
 
 
 def _charged(trial: Trial, rule: Mapping[str, Any]) -> float | None:
-    """Return the guard's penalty in a trial's objective; None if the trial has no score."""
+    """Return the guard's penalty in a trial's objective; None if it is unknown."""
     plain = trial.metrics.get(str(rule.get("objective")))
     return None if trial.objective is None or plain is None else trial.objective - plain
 
@@ -227,7 +228,7 @@ def _known(values: list[T | None]) -> tuple[T, ...]:
 
 
 def trials_of_choice(study: Study, chosen: Trial, evaluated: Iterable[Trial]) -> list[Trial]:
-    """Return the evaluated trials of a study's choice, one per seed, ordered by seed.
+    """Return the evaluated trials of a study's choice, ordered by seed, one per seed of the table.
 
     A trial that was chosen before the study was resumed may have been evaluated too, even with the
     same configuration; it is left out.

@@ -74,7 +74,7 @@ class Shelf:
 
 
 class BucketShelf(Shelf):
-    """The objects of a bucket, by the paths of their folders in the local copy ``root``."""
+    """The objects of a bucket, by the local paths of their artifacts, checkpoints and sweeps."""
 
     def __init__(self, root: Path, address: str) -> None:
         super().__init__(root)

@@ -75,7 +75,7 @@ class SweepStatus:
 
 
 def sweep_status(folder: SweepFolder) -> SweepStatus:
-    """Return the progress of a sweep, without writing anything."""
+    """Return the progress of a sweep, without changing the sweep."""
     folder.storage.started(folder.name)
     # Epochs show the progress of running trials.
     kinds = None if folder.is_owned() else DECISIONS

@@ -58,7 +58,7 @@ class SweepFolder:
     """The folder of one sweep, ``STORAGE/sweeps/NAME``, which need not exist.
 
     Attributes:
-        journal: The journal, from which everything else is derived.
+        journal: The journal, from which the state of the sweep and its tables are computed.
         chosen: Folder of the chosen configurations and their reliability diagrams.
     """
 
@@ -99,7 +99,7 @@ class SweepFolder:
 
     @property
     def exists(self) -> bool:
-        """Return True if the folder has a specification, a journal or results."""
+        """Return True if the folder has a specification, a journal, results or ``shipped.json``."""
         shipped = self.path / "shipped.json"
         paths = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
         return any(path.exists() for path in paths)
@@ -138,7 +138,10 @@ class SweepFolder:
 
     @contextmanager
     def owned(self, take: bool = False) -> Iterator[None]:
-        """Lock the sweep for this process within the block; update it from its bucket, if any."""
+        """Lock the sweep for this process within the block; update it from its bucket, if any.
+
+        ``take``: see ``require_own``.
+        """
         lock = FileLock(self._run_lock, timeout=LOCK_SECONDS, mode=LOCK_MODE)
         with ExitStack() as stack:
             try:
@@ -258,8 +261,9 @@ class SweepFolder:
 class Storage:
     """The folder of artifacts, prepared data, sweeps and the default tracking database.
 
-    For a storage in a bucket this is the local copy, and looking up a sweep updates its copy. New
-    files get their permissions from the folder, see ``follow_folder``.
+    For a storage in a bucket this is the local copy; ``sweeps``, ``started`` and ``load_spec``
+    update the copies of sweeps. New files get their permissions from the folder, see
+    ``follow_folder``.
 
     Attributes:
         plugins: Folder of the copies of plugins, by the hash of their code.
@@ -355,7 +359,7 @@ class Storage:
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
 
     def leave_machine_out(self, host: str, reason: str) -> None:
-        """Exclude a machine on which trials failed, also from later runs in this storage."""
+        """Exclude a machine or GPU (``MACHINE:gpuN``), also from later runs in this storage."""
         with writing(f"storage {self.folder}"):
             if (bucket := self._bucket()) is not None:
                 bucket.put(f"{MACHINES}/{host}", reason.encode())

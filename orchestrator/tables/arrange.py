@@ -24,8 +24,9 @@ def build_table(
     """Arrange results as a table.
 
     Recipes and tasks keep the order of first appearance, but each method is followed by its refined
-    and calibrated variants. Failed and running studies keep their row. More than ``MOST_TASKS``
-    groups of columns are replaced by their mean.
+    and calibrated variants, and columns with the same outermost heading are adjacent. Failed and
+    running studies keep their row. More than ``MOST_TASKS`` groups of columns are replaced by their
+    mean.
 
     Args:
         results: One per recipe and task.
@@ -95,8 +96,8 @@ def combine(
     """Join the results of sweeps.
 
     If several sweeps have a result for the same recipe and task, the first sweep's is used and
-    ``say`` receives a note; without ``say`` this is an error. Sweeps that differ in a task's data,
-    in code or in a plugin are also an error, unless ``mixed`` is true.
+    ``say`` receives a note; without ``say`` this is an error. If the results that are used differ
+    in a task's data, in code or in a plugin, this is also an error, unless ``mixed`` is true.
     """
     owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
@@ -179,10 +180,11 @@ def _task_places(results: Results) -> dict[str, dict[str, str]]:
 
 
 def _heading(tasks: Mapping[str, Mapping[str, str]], rows: Sequence[str]) -> list[str]:
-    """Return the dimensions in column headings: those not in ``rows`` that tell tasks apart.
+    """Return the dimensions in column headings; none if rows distinguish tasks.
 
-    Headings show the names of tasks instead if the other dimensions do not tell all tasks apart,
-    or if rows are recipes only and there is a single task or a task with a custom name.
+    They are data set, model and, if these two do not tell all tasks apart, protocol, except those
+    in ``rows``. Headings show the names of tasks instead if not even the three tell all tasks
+    apart, or if rows are recipes only and there is a single task or a task with a custom name.
     """
     if "task" in rows:
         return []
@@ -220,7 +222,7 @@ def places(results: Results) -> dict[tuple[str, ...], tuple[str, ...]]:
 
 
 def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
-    """Sort recipes by first appearance, but ``a+b`` directly after ``a``."""
+    """Sort recipes by first appearance, but ``a+b`` and ``a+c`` directly after ``a``."""
     first: dict[str, int] = {}
     lineage: dict[str, list[str]] = {}
     for position, recipe in enumerate(recipes):

@@ -1,4 +1,4 @@
-"""Formats figures as text; ``FILTERS`` are the filters of all templates."""
+"""Formats figures as text; ``FILTERS`` are filters for the templates of pages."""
 
 import math
 import time

@@ -98,7 +98,10 @@ def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator
 
 
 def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
-    """Return the headings shared by all columns as a title, and each column's own headings."""
+    """Return the headings shared by all columns as a title, and each column's other headings.
+
+    Each column keeps at least one heading. Of a single column, only the outermost is in the title.
+    """
     levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
     last = len(levels) - 1
     shared = [
@@ -257,7 +260,8 @@ def render(table: ComparisonTable, format: str) -> str:
     Figures are mean ± sample standard deviation over seeds; accuracy and calibration errors are in
     percent. In each column the best is bold and the second underlined (not in plain ``terminal``
     text); figures that are printed alike share a mark. ``csv`` and ``json`` have fractions.
-    ``csv`` has one line per study with every metric (with a layout, one line per cell).
+    ``csv`` has one line per study with every metric that is stored or shown (with a layout, one
+    line per cell).
 
     Args:
         table: The result of ``make_table`` or ``build_table``.

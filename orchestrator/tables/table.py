@@ -37,8 +37,9 @@ class Cell(NamedTuple):
 
     Attributes:
         mark: ``best``, ``second`` or nothing.
-        change: The difference from the baseline, or empty.
-        tone: ``better``, ``worse``, or empty if the difference may be noise.
+        change: The difference from the baseline, or the gain of the search; empty for neither.
+        tone: ``better`` or ``worse``; empty if the difference is 0 or inside a shown noise floor,
+            or the gain is not clear.
         asides: Texts after the figure, such as its noise floor and the published figure.
     """
 
@@ -51,7 +52,7 @@ class Cell(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """The gain of one cell's search over the published default, which was its first trial.
+    """The gain of one study's search over the published default, which was its first trial.
 
     Attributes:
         value: The chosen trial's metric minus the default's; fractions (nats for NLL).
@@ -73,7 +74,7 @@ class Gain(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Letters of the recipes on one task; recipes with a shared letter do not differ clearly."""
+    """Letters of recipes by one metric on one task; a shared letter means no clear difference."""
 
     letters: Mapping[str, str]
     note: str
@@ -131,7 +132,7 @@ class ComparisonTable:
     Attributes:
         results: Results by recipe and task; a pair may be missing.
         published: Published figures by row label and position of the column, as fractions.
-        remarks: Lines below the table.
+        remarks: Further lines below the table; see ``notes``.
         floor: Whether each figure's noise floor is shown.
         runs: Whether the runs behind the figures are listed below the table.
         layout: Name of the table's layout; empty if there is none.
@@ -296,7 +297,7 @@ class ComparisonTable:
 
     @property
     def calibrates(self) -> bool:
-        """Whether any recipe ends in a calibrator."""
+        """Whether any recipe trains a network and ends in a calibrator."""
         parts = (recipe.rpartition("+") for recipe in self.recipes)
         spaces = (space for method, _, last in parts if method for space in known_spaces(last))
         return any(space.kind == "calibrators" for space in spaces)
@@ -395,14 +396,14 @@ class ComparisonTable:
         return Cell(whole + inside, mark, change, tone, asides)
 
     def gain(self, row: Row, entry: TableColumn) -> Gain | None:
-        """Return a cell's gain by the search; None if unknown or for a mean of several studies."""
+        """Return a cell's gain by the search; None if unknown, or if the cell is a mean."""
         sources = self.sources(row, entry.tasks)
         if self.gains is None or len(sources) != 1 or len(entry.metrics) != 1:
             return None
         return self.gains.get((*sources[0], entry.metrics[0]))
 
     def letters(self, row: Row, entry: TableColumn) -> str:
-        """Return the letters of a cell's groups; empty if unknown or for a mean of studies."""
+        """Return the letters of a cell's groups; empty if unknown, or if the cell is a mean."""
         sources = self.sources(row, entry.tasks)
         if self.ties is None or len(sources) != 1 or len(entry.metrics) != 1:
             return ""
@@ -614,7 +615,7 @@ class ComparisonTable:
             yield f"computed by different code: {'; '.join(parts)}"
 
     def copies(self) -> list[str]:
-        """Return notes on data rows that occur in two parts of a task's data (train and test)."""
+        """Return notes on data rows in two parts of a task's data, such as train and test."""
         lines = (f"{result.task}: {line}" for result in self._used for line in result.copies)
         return [*dict.fromkeys(lines)]
 

@@ -16,7 +16,7 @@ PRIOR_NOISE = 0.5  # Assumed standard deviation of a night, as a fraction of the
 RESTART_NIGHTS = 5  # After this many better nights in a row the series restarts.
 CUT_ERRORS = 4.0  # A single night that was out is clipped at this many standard errors.
 POWER_ERRORS = 1.8  # A change this many deviations above the limit usually exceeds it twice.
-MOST_CHANCE = 0.05  # Highest error level of one cell on one night.
+MOST_CHANCE = 0.05  # Highest error level of one cell on one night, before Holm's procedure.
 NIGHTS_A_MONTH = 30
 _TINY = 1e-9  # Smallest threshold: a relative one is 0 for figures that are usually 0.
 
@@ -105,8 +105,9 @@ class Chart:
     - Out twice and worse: an alarm until a night is no longer out and worse. Bad nights never
       become good ones, but their noise counts, so alarms end if a series varies more than was
       assumed.
-    - Out twice and better: an improvement. After ``RESTART_NIGHTS`` of them the series restarts;
-      fewer might be luck, and a return to the usual figures would then raise an alarm.
+    - Out twice and better: an improvement. After ``RESTART_NIGHTS`` better nights in a row the
+      series restarts; fewer might be luck, and after a restart a return to the usual figures raises
+      an alarm.
 
     Args:
         batch: Sizes of leading dimensions, for independent histories.

@@ -23,8 +23,8 @@ def hard_findings(
     Found are failed recipes, missing and unexpected results, impossible values, violated bounds,
     and twins: recipes whose figures have become equal to those of another recipe on the same task.
     A loss, a mask or a calibrator that is switched off by mistake makes its recipe a twin. That may
-    look like an improvement, so control limits cannot find it. Recipes that were always equal are
-    fine.
+    look like an improvement, which control limits do not report as a fault. Recipes that were
+    always equal are fine.
     """
     tonight = records[-1]
     single = (*_failures(tonight), *_missing(tonight), *_surplus(tonight))

@@ -38,14 +38,15 @@ def judge(
     """Compare a night with earlier ones.
 
     One night is enough for an alarm about a failed recipe, missing or unexpected results, a figure
-    that is not finite, a bound of ``limits.hard``, and a recipe that has become equal to another
-    one. All other alarms need a difference outside the control limits and above the practical
-    threshold on two nights in a row, a step or drift of that size in the series, or a stage that
-    became slower relative to the others. Improvements are reported but raise no alarm.
+    that is not finite (or a cost that is not above 0), a bound of ``limits.hard``, and a recipe
+    that has become equal to another one. All other alarms need a difference outside the control
+    limits and above the practical threshold on two nights in a row, a step or drift in the series
+    that exceeds noise and threshold, or a stage that became slower relative to the others.
+    Improvements are reported but raise no alarm.
 
-    Only figures with tonight's definition of a recipe and task are compared. The verdict depends
-    only on the records: earlier nights are judged again, so that bad ones never become the usual
-    level.
+    Only figures with tonight's definition of a recipe and task are compared. The verdict does not
+    depend on earlier verdicts: earlier nights are judged again, so that bad ones never become the
+    usual level.
 
     Args:
         history: Earlier nights, oldest first; a night with tonight's name is ignored.
@@ -87,7 +88,7 @@ def detectable(
     """Return for each cell the expected figure, and the nearest worse figure that is detected.
 
     Nine in ten changes to that figure raise an alarm on their second night. ``records`` are oldest
-    first. Cells are those of the last record that have ``FEW_NIGHTS`` good nights before.
+    first. Cells are those of the last record that have ``FEW_NIGHTS`` or more good nights before.
     """
     return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 
@@ -101,7 +102,8 @@ def levels(
 ) -> tuple[float, float, float]:
     """Return a cell's means before and since a night, and the standard deviation of one night.
 
-    They are on the scale of ``Scales.worse``.
+    They are on the scale of ``Scales.worse``; the first is the mean of up to ``limits.window``
+    nights.
     """
     return _Comparison(comparable(records), limits, accepted, (cell,)).levels(since)
 
@@ -177,13 +179,13 @@ class _Comparison:
         self._judged: Judged = [self._chart.advance(night) for night in self._worse][-1]
 
     def alarms(self) -> tuple[Finding, ...]:
-        """Return findings on cells that were worse two nights in a row, or have a step or drift."""
+        """Return findings on cells worse on two nights in a row, or worse by a step or drift."""
         twice = [self._alarm(column) for column in np.flatnonzero(self._chart.alarmed).tolist()]
         rest = np.flatnonzero(~self._chart.alarmed & np.isfinite(self._worse[-1])).tolist()
         return (*twice, *filter(None, map(self._step, rest)))
 
     def suspicions(self) -> tuple[Finding, ...]:
-        """Return findings on cells that are worse tonight for the first time."""
+        """Return findings on cells that are worse tonight but were not on the night before."""
         columns = np.flatnonzero(self._judged.worse & ~self._chart.alarmed).tolist()
         return tuple(self._finding(column, "is worse, for one night so far") for column in columns)
 
@@ -250,7 +252,7 @@ class _Comparison:
         return float(stdtr(judged.freedom[column], -away / judged.spread[column]))
 
     def _step(self, column: int, least: int = STEP_NIGHTS) -> Finding | None:
-        """Return a finding on a step or drift, if the last step is ``least`` or more nights old."""
+        """Return a finding if a step or drift made a cell worse, ``least`` or more nights ago."""
         nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
         series, threshold = self._worse[nights, column], self._judged.threshold[column]
         found = worse_step(series, float(self._judged.noise[column]), float(threshold))

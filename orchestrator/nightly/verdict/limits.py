@@ -108,7 +108,7 @@ class Limits(StrictModel):
     """The ``limits`` of a nightly file.
 
     Attributes:
-        window: Number of earlier good nights that tonight is compared with.
+        window: Number of last good nights from which the control limits are computed.
         false_alarms: Accepted false alarms in 30 nights, over all cells together. It determines the
             width of the control limits.
         thresholds: Practical thresholds by metric; ``MEASURES`` has the defaults.

@@ -115,7 +115,7 @@ def _nanmedian(values: Floats, axis: int) -> Floats:
 
 
 def slower(series: Floats, threshold: float) -> Slower | None:
-    """Return the most significant slowdown of the last nights of a series (T,), if there is one.
+    """Return the most significant slowdown above ``threshold`` at the end of a series (T,), if any.
 
     Student's t-test compares the last nights (each of ``SPANS``) with up to ``MOST`` before them.
     """

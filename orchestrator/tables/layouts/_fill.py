@@ -250,8 +250,8 @@ class Figures:
     def find(self, row: LayoutRow, dataset: str, model: str, metric: str) -> Figure | None:
         """Return a published figure, or None if none can be compared.
 
-        ``dataset`` and ``model`` are published names, ``metric`` is ours. The only suites with
-        published figures are ``bins-N``.
+        ``dataset`` and ``model`` are published names, ``metric`` is ours. Of the metrics of suites,
+        only those of ``bins-N`` are compared.
         """
         if {"all", dataset, model} & set(self.layout.incomparable):
             return None

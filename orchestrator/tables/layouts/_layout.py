@@ -92,7 +92,7 @@ class Layout(_Strict):
             logits. By default, columns are the tasks of the sweep.
         datasets: Maps published names of data sets to ours, where they differ.
         suite_metrics: Whether the table shows each metric's mean over suites.
-        suites: Maps a published data set to these suites; by default all ``ood-NAME``.
+        suites: Maps a published data set to the suites in this mean; by default all ``ood-NAME``.
         incomparable: Maps a published data set or model (or ``all``) to the reason why its figures
             are never shown next to ours.
         not_offered: Parts of the published table that this package lacks.

@@ -1,7 +1,7 @@
 """Published results, hyper-parameters, protocols and model sizes of five calibration papers.
 
 They are transcribed from the papers, for comparison with our own runs. Data sets, models and
-methods have this package's names.
+methods of this package have its names, except some in ``posthoc``; see ``published_key``.
 
 ``results``
     One published figure per row: ``paper``, ``table``, ``dataset``, ``model`` (``average`` over
@@ -12,9 +12,10 @@ methods have this package's names.
     run that did not converge) and ``note``. Several tables may have the same figure, so filter on
     ``table`` before averaging.
 ``hyperparameters``
-    ``paper``, ``method`` (also ``cls``, a fitting objective, and ``all``), ``parameter``,
-    ``symbol``, ``published_default`` (a number, a word, or empty), ``searched_values`` (a grid,
-    separated by ``;``, or a range), ``dataset``, ``model``, ``source`` and ``note``.
+    ``paper``, ``method`` (also ``cls``, a fitting objective, and words such as ``all``),
+    ``parameter``, ``symbol``, ``published_default`` (a number, a word, or empty),
+    ``searched_values`` (a grid, separated by ``;``, or a range), ``dataset``, ``model``, ``source``
+    and ``note``.
 ``protocols``
     One row for each paper, data sets and stage; several names in a cell are separated by ``;``.
 ``models``
