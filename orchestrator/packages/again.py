@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.packages.package import VALIDATION, Cell, Package
+from orchestrator.packages.package import VALIDATION, Cell, Package, UnfitError
 from orchestrator.packages.predictions import RowPredictions
 from orchestrator.replay.simulate import search_again
 from orchestrator.running.data import prepare_data
@@ -19,6 +19,7 @@ from orchestrator.sweep.documents import validate
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.plugins import FOLDER
 from orchestrator.sweep.spec import SweepSpec, TaskSpec, without_places
+from trainables.common.errors import InputError
 from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.data.suites import Suite, find_suite, suite_directory
@@ -47,7 +48,10 @@ class Again:
     def opened(
         cls, package: Package, data_root: str, progress: Callable[[str], None]
     ) -> "Iterator[Again]":
-        """Run the code of the plugins of a package's sweeps; prepare data in a scratch folder."""
+        """Run the code of the plugins of a package's sweeps; prepare data in a scratch folder.
+
+        Raise ``UnfitError`` if the data cannot be prepared on this machine.
+        """
         with tempfile.TemporaryDirectory(prefix="calsweep-again-") as name:
             folder = Path(name)
             specs = {
@@ -56,7 +60,10 @@ class Again:
             }
             package.load_plugins(package.ledgers)
             progress("preparing data")
-            data = {key: prepare_data(spec) for key, spec in specs.items()}
+            try:
+                data = {key: prepare_data(spec) for key, spec in specs.items()}
+            except InputError as error:  # Such as a file that is elsewhere on this machine.
+                raise UnfitError(f"not verified, because of the data here: {error}") from error
             yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
 
     def data_of(self, cell: Cell) -> PreparedData:

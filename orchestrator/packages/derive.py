@@ -6,6 +6,7 @@ from typing import Any
 from orchestrator.packages.package import CELLS, TABLE, TEST, Cell, Package
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
+from trainables.metrics import METRICS
 
 
 def derive(package: Package) -> None:
@@ -15,10 +16,16 @@ def derive(package: Package) -> None:
 
 
 def derived_texts(package: Package) -> dict[str, str]:
-    """Return the texts of ``table.csv`` and ``cells.json``, by name."""
+    """Return the texts of ``table.csv`` and ``cells.json``, by name.
+
+    They do not depend on the plugins and other sweeps that this process knows.
+    """
     cells = [cell_record(package, cell) for cell in package.cells]
     text = json.dumps(cells, indent=1, ensure_ascii=False, allow_nan=False)
-    return {TABLE: render(build_table(package.results), "csv"), CELLS: f"{text}\n"}
+    studies = (study for ledger in package.ledgers for study in ledger.studies.values())
+    with METRICS.only(study.origin.get("metrics", {}) for study in studies):
+        table = render(build_table(package.results), "csv")
+    return {TABLE: table, CELLS: f"{text}\n"}
 
 
 def cell_record(package: Package, cell: Cell) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
@@ -281,6 +282,18 @@ class Metrics(Catalogue[Metric]):
             if name not in self._entries:
                 shown = {key: plain[key] for key in SHOWN if key in plain}
                 self._declared[name] = Metric(name, **{"label": name, **shown}, source="plugin")
+
+    @contextmanager
+    def only(self, described: Iterable[Mapping[str, Mapping[str, Any]]]) -> Iterator[None]:
+        """Know in this block only built-in metrics and those that are described."""
+        before = self._plugged, self._declared
+        self._plugged, self._declared = {}, {}
+        for each in described:
+            self.declare(each)
+        try:
+            yield
+        finally:
+            self._plugged, self._declared = before
 
     def names(self) -> list[str]:
         """Return all names, in the order of tables."""

@@ -217,6 +217,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_package_does_not_depend_on_the_metrics_that_a_process_knows(
+    storage: Storage, package: Path, tmp_path: Path
+) -> None:
+    METRICS.declare({"another": {"label": "another"}})
+    publish(storage, ["board"], tmp_path)
+    with zipfile.ZipFile(tmp_path / "package.zip") as new, zipfile.ZipFile(package) as old:
+        assert [n for n in old.namelist() if new.read(n) != old.read(n)] == []
+    assert "another" in METRICS
+
+
+@pytest.mark.usefixtures("installed")
 def test_plugins_that_are_installed_here_change_nothing(package, plugged):
     assert verify(package, CHEAP).problems == []
     assert verify(plugged[1], replace(CHEAP, trust_plugins=True)).problems == []
