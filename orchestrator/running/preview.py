@@ -188,5 +188,5 @@ def _stored_metrics(
     if objective in metrics:
         return metrics
     # An outcome that was stored for another objective must be read, which checks it for damage.
-    found = store.find(ref)
+    found = store.find(ref, change=False)
     return None if found is None else with_objective(metrics, objective, found)

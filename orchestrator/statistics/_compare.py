@@ -39,7 +39,7 @@ class KeptPredictions:
     @cachedmethod(attrgetter("_kept"))
     def read(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
-        found = self._store.find(ArtifactRef("evaluate", key))
+        found = self._store.find(ArtifactRef("evaluate", key), change=False)
         return None if found is None else found.tensors("test")
 
     def need(self, key: str, sweep: str) -> dict[str, Tensor]:
@@ -64,10 +64,10 @@ class KeptPredictions:
 
         A calibrator's logits are cross-fitted: it was not fitted on the rows that it scores.
         """
-        found = self._store.find(ArtifactRef("evaluate", key))
+        found = self._store.find(ArtifactRef("evaluate", key), change=False)
         upstream = "" if found is None else found.record.get("upstream", "")
         for ref in (ArtifactRef(stage, upstream) for stage in EVERY_STAGE):
-            if self._store.holds(ref) and (own := self._store.find(ref, whole=False)):
+            if self._store.holds(ref) and (own := self._store.find(ref, False, change=False)):
                 rows = own.tensors("validation")
                 return rows["logits"], rows["labels"]
         raise InputError(

@@ -190,11 +190,12 @@ class ArtifactStore:
         return self.root / ref.stage / ref.key[:2] / ref.key
 
     @permitted()
-    def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
+    def find(self, ref: ArtifactRef, whole: bool = True, change: bool = True) -> Artifact | None:
         """Return an intact artifact; None if it is missing or damaged, or ``ref`` has no key.
 
         An artifact that is missing or damaged in the local folder is fetched from the bucket, if
         there is one. With ``whole``, None is also returned for one whose weights were removed.
+        Without ``change``, damaged artifacts stay, and the time of the last use as well.
         """
         if not ref.key:  # Its path would be the folder of all artifacts of the stage.
             return None
@@ -204,14 +205,17 @@ class ArtifactStore:
         if found := _damage(directory):
             self._damaged[ref] = f"{directory} is damaged ({found})"
             self.notice(f"artifact {self._damaged[ref]}: it counts as missing")
+            if not change:
+                return None
             with self._changing():
                 _remove_damaged(directory)
             if not self._pulled(ref) or _damage(directory):
                 return None
         if whole and self.is_dropped(ref):
             return None
-        with suppress(OSError):  # It may belong to another user or be on a read-only disk.
-            os.utime(directory / MANIFEST)  # The time of the last use.
+        if change:
+            with suppress(OSError):  # It may belong to another user or be on a read-only disk.
+                os.utime(directory / MANIFEST)  # The time of the last use.
         return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))
 
     def fault(self, ref: ArtifactRef) -> str:

@@ -187,6 +187,27 @@ def test_damage_is_noticed_logged_removed_and_repaired(store, kind, caplog):
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
+def test_a_reader_changes_neither_times_nor_damaged_artifacts(tmp_path):
+    store = ArtifactStore(tmp_path / "store")
+    stored = put(store)
+
+    def state():
+        return {path: path.stat().st_mtime_ns for path in stored.directory.rglob("*")}
+
+    for damaged in (False, True):
+        for path in stored.directory.iterdir():
+            os.utime(path, ns=(1, 1))
+        if damaged:
+            flip_a_byte(stored.directory / "weights.safetensors")
+        before = state()
+        found = store.find(stored.ref, change=False)
+        assert (found is None) == damaged
+        assert state() == before
+    assert "is damaged" in store.fault(stored.ref)
+    assert store.find(stored.ref) is None
+    assert not stored.directory.exists()
+
+
 def test_an_empty_key_finds_no_artifact(store):
     """As of a trial that still runs: the folder of a whole stage is not a damaged artifact."""
     kept = put(store)
