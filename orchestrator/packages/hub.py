@@ -127,6 +127,6 @@ def package_file(package: str) -> Path:
     path = Path(found) / FILE
     if not path.is_file():
         raise InputError(
-            f"{package} has no {FILE}; use one that `calsweep package publish --to` wrote"
+            f"{package} has no {FILE}; use a repository that `calsweep package publish --to` wrote"
         )
     return path

@@ -43,7 +43,7 @@ def feature_files(path: Path) -> ArrayFiles:
 
 def require_complete(folder: Path) -> None:
     """Raise ``InputError`` if ``extract_features`` was interrupted in this folder."""
-    if any(folder.glob("*.npy.part")):
+    if folder.is_dir() and any(folder.glob("*.npy.part")):
         raise InputError(
             f"{folder}: the features are incomplete; repeat `calsweep features extract` to "
             "complete them"

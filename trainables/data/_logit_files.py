@@ -126,9 +126,10 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
+    local_path(place, "logits")
     if is_zero_shot(place):
         return _read_arrays(_as_logits(feature_files(place)), place.name, kind)
-    if not local_path(place, "logits").is_file():
+    if not place.is_file():
         raise InputError(
             f"{place}: {'is a folder; use a file' if place.is_dir() else 'no such file'}"
         )

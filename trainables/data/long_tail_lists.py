@@ -95,8 +95,8 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
             name = "/".join(place.split("/")[1:-1])
             if names and named.setdefault(label, name) != name:
                 raise InputError(
-                    f"{path}, line {number}: class {label} has the folders {named[label]!r} and "
-                    f"{name!r}"
+                    f"{path}, line {number}: expected an image of class {label} in folder "
+                    f"{named[label]!r}, as before, got folder {name!r}"
                 )
             if label not in named:
                 raise InputError(f"{path}, line {number}: class {label} has no training image")

@@ -178,9 +178,10 @@ CELLS = 2 * ((OCTAVES - 1) * STEPS + 1)
 
 
 def _cell(scores: Tensor) -> Tensor:
-    """Return the cell of each score in [0, 1], in the order of the scores.
+    """Return the number of each score's cell; numbers rise with the score in [0, 1].
 
-    The leading bits of a float32 divide each octave into cells of equal width.
+    The leading bits of a float32, the distance to the nearer of 0 and 1, divide each octave of this
+    distance into cells of equal width.
     """
     near_zero = scores <= 0.5
     distance = torch.where(near_zero, scores, 1 - scores).float()

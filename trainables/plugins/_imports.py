@@ -41,7 +41,8 @@ class Brought:
         nearby: Names of modules that exist only in the folder that contains the plugin.
         computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
-        absent: Names that were looked up without reading a module, such as those of functions.
+        absent: Imported names for which no module was read: functions, classes, modules of Python
+            and of installed distributions, and names that were not found.
     """
 
     modules: Mapping[str, Module]
