@@ -154,7 +154,10 @@ def _measurements(ledger: Ledger) -> tuple[int, int]:
 
 
 def time_left(ledger: Ledger, now: float) -> float | None:
-    """Estimate the remaining seconds of the search; ``now`` is in seconds since 1970."""
+    """Estimate the remaining seconds of the sweep; ``now`` is in seconds since 1970.
+
+    Return None if no trial has a known cost yet.
+    """
     works = [_work(study, ledger, now) for study in ledger.studies.values()]
     elapsed = now - (ledger.given or ledger.began) / 1000
     busy = ledger.spent + sum(work.begun for work in works)

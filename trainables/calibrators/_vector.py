@@ -84,11 +84,11 @@ class VectorLoss:
 
 
 class VectorFit:
-    """The penalised likelihood of slopes and biases, to be minimised with a pull (``PulledFit``).
+    """The negative log-likelihood of slopes and biases with a penalty; see ``PulledFit``.
 
-    The pull acts on the biases and on T times the distances of the slopes from 1 / T, so that it
-    does not depend on the scale of the logits. ``weight_decay`` is the weight of half the squared
-    biases and distances of the slopes from 1 / T.
+    T is the best temperature of the rows. The penalty is half of ``weight_decay`` times the sum of
+    the squared biases and the squared differences of the slopes from 1 / T. The pull acts on the
+    biases and on T times these differences, so that it does not depend on the scale of the logits.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, weight_decay: float) -> None:

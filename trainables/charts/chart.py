@@ -202,7 +202,7 @@ def curves(*fields: str) -> list[Spec]:
 
 
 def tips(**fields: str) -> list[Spec]:
-    """Return the lines of a tooltip: title and value, in six digits, of each field of numbers."""
+    """Return a tooltip with a line per ``FIELD=TITLE``; numbers have six significant digits."""
     return [{"field": name, "title": title, "format": ".6~g"} for name, title in fields.items()]
 
 

@@ -257,7 +257,10 @@ def _shown(columns: list[str]) -> str:
 
 
 def split_address(address: str | Path) -> tuple[Path, str]:
-    """Return path and set of ``PATH:dataset/model``; the set is "" if none is named."""
+    """Split ``FILE.h5:dataset/model`` into the path and ``dataset/model``.
+
+    The second part is "" for HDF5 files without it and for all other files.
+    """
     text = os.path.expanduser(address)
     found = ADDRESS.fullmatch(text)
     return (Path(found["path"]), found["name"].strip("/")) if found else (Path(text), "")

@@ -89,7 +89,8 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         for number, words in read_words(path):
             if len(words) != 2 or not words[1].isdecimal():
                 raise InputError(
-                    f"{path}, line {number}: expected an image and a class, got {' '.join(words)!r}"
+                    f"{path}, line {number}: expected an image and a class number, "
+                    f"got {' '.join(words)!r}"
                 )
             place, label = words[0], int(words[1])
             name = "/".join(place.split("/")[1:-1])

@@ -239,7 +239,10 @@ def test_a_missing_image_of_a_list_is_found_before_reading(long_tail):
 
 
 LIST_FAULTS = {
-    "a line of one word": ("train/x.JPEG", "expected an image and a class, got 'train/x.JPEG'"),
+    "a line of one word": (
+        "train/x.JPEG",
+        "expected an image and a class number, got 'train/x.JPEG'",
+    ),
     "two folders": ("train/other/x.JPEG 0", "in folder 'n01443537', as before, got folder 'other'"),
 }
 
