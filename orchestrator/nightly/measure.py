@@ -45,9 +45,9 @@ def measure_night(
 
     Test metrics belong to the chosen configurations. ``wall_seconds`` is the cost of the whole
     chain of stages; ``images_per_second`` and ``peak_memory`` belong to the recipe's last stage.
-    Images are training images, or validation rows for a calibrator; the time is the mean over
-    epochs (CPU time on a CPU). ``seconds`` is the wall time of the whole sweep, None if it was
-    interrupted.
+    ``images_per_second`` is the number of training images, or of validation rows for a calibrator,
+    divided by the mean time of an epoch (CPU time on a CPU). ``seconds`` is the wall time of the
+    whole sweep, None if it was interrupted.
     """
     # A night has one search trial per study, so each seed has one trial.
     trials = {(trial.study, trial.seed): trial for trial in ledger.trials.values()}

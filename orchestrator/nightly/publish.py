@@ -93,7 +93,10 @@ class Publisher:
         return []
 
     def _notify(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Send the verdict by webhook and mail, where it is due; record the ways that failed."""
+        """Send the verdict by webhook and mail, if ``when`` asks for it; record ways that failed.
+
+        A way that has the verdict already, or failed since this process started, is left out.
+        """
         unsent, failed = self._unsent(night), {}
         if not unsent and (night.folder / TOLD).exists():
             return []

@@ -59,7 +59,7 @@ class RankedLoss:
         self._masked = None if masked is None else masked.gather(1, order)
 
     def evaluate(self, parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
-        """Return the loss and its gradient, (2, K), by the steps of slopes and biases over the ranks."""
+        """Return the loss and its gradient (2, K) by the increases of slope and bias over ranks."""
         total, slopes = 0.0, torch.zeros_like(parameters[0])
         for part in row_blocks(self._ascending):
             values, ranks = above_smallest(self._ascending[part].double()), self._ranks[part]

@@ -243,7 +243,10 @@ LIST_FAULTS = {
         "train/x.JPEG",
         "expected an image and a class number, got 'train/x.JPEG'",
     ),
-    "two folders": ("train/other/x.JPEG 0", "in folder 'n01443537', as before, got folder 'other'"),
+    "two folders": (
+        "train/other/x.JPEG 0",
+        "expected an image of class 0 in folder 'n01443537', as before, got folder 'other'",
+    ),
 }
 
 
