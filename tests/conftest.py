@@ -43,6 +43,15 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _same_umask() -> Iterator[None]:
+    """Restore the umask, which a shared storage replaces (``follow_folder``)."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _no_plugin_left() -> Iterator[None]:
     """Forget the plugins that a test made known, and the metrics of stored sweeps."""
     yield
