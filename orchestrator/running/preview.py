@@ -152,7 +152,7 @@ def _stored(
     seeds = plan.spec.all_seeds
     there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))
-    store = Storage.of(plan.spec).store()
+    store = Storage.of(plan.spec).store().reader()
     past = read_ledger(SweepFolder.of(plan.spec).journal)
     state = SweepState(
         known,
@@ -188,5 +188,5 @@ def _stored_metrics(
     if objective in metrics:
         return metrics
     # An outcome that was stored for another objective must be read, which checks it for damage.
-    found = store.find(ref, change=False)
+    found = store.find(ref)
     return None if found is None else with_objective(metrics, objective, found)

@@ -32,14 +32,14 @@ class KeptPredictions:
     """Reads test predictions by key; caches the last used ones, up to ``KEPT`` bytes."""
 
     def __init__(self, store: ArtifactStore) -> None:
-        self._store = store
+        self._store = store.reader()
         self._kept: LRUCache[str, dict[str, Tensor] | None] = LRUCache(KEPT, _bytes)
         self._floors: dict[tuple[str, str], float] = {}
 
     @cachedmethod(attrgetter("_kept"))
     def read(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
-        found = self._store.find(ArtifactRef("evaluate", key), change=False)
+        found = self._store.find(ArtifactRef("evaluate", key))
         return None if found is None else found.tensors("test")
 
     def need(self, key: str, sweep: str) -> dict[str, Tensor]:
@@ -64,10 +64,10 @@ class KeptPredictions:
 
         A calibrator's logits are cross-fitted: it was not fitted on the rows that it scores.
         """
-        found = self._store.find(ArtifactRef("evaluate", key), change=False)
+        found = self._store.find(ArtifactRef("evaluate", key))
         upstream = "" if found is None else found.record.get("upstream", "")
         for ref in (ArtifactRef(stage, upstream) for stage in EVERY_STAGE):
-            if self._store.holds(ref) and (own := self._store.find(ref, False, change=False)):
+            if self._store.holds(ref) and (own := self._store.find(ref, whole=False)):
                 rows = own.tensors("validation")
                 return rows["logits"], rows["labels"]
         raise InputError(

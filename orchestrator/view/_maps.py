@@ -30,7 +30,7 @@ def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> lis
     maps = []
     for result in results:
         artifact = (
-            store.find(ArtifactRef("evaluate", result.predictions[0]), change=False)
+            store.reader().find(ArtifactRef("evaluate", result.predictions[0]))
             if result.predictions
             else None
         )

@@ -11,10 +11,12 @@ import re
 import shlex
 import shutil
 import signal
+import sqlite3
 import time
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -219,14 +221,21 @@ class History:
     def opened(self, uri: str) -> None:
         """Fail unless an address holds the sweep's runs."""
         from sqlalchemy import create_engine, text
+        from sqlalchemy.exc import SQLAlchemyError
 
         query = (
             "select e.name, count(*) from experiments e join runs using (experiment_id) group by 1"
         )
-        with create_engine(uri).connect() as found:
-            runs = dict(map(tuple, found.execute(text(query))))
+        try:
+            with create_engine(uri).connect() as found:
+                runs = dict(map(tuple, found.execute(text(query))))
+        except SQLAlchemyError as error:
+            self.broken(f"{uri} cannot be opened: {error}")
         if runs.get(self.spec["name"], 0) < 2:  # One has the tables and the report.
             self.broken(f"{uri} has only {runs}")
+        if (file := self.store / "mlflow.db").is_file():
+            with closing(sqlite3.connect(file)) as own:
+                self.same("runs in the storage's database", dict(own.execute(query)), runs)
 
     def ends(self) -> None:
         """Check a sweep that has ended."""
@@ -318,10 +327,13 @@ class History:
 
     def cancel(self) -> None:
         """A cancelled sweep can be resumed."""
-        self.another()
-        running = self.begin()
-        self.call("cancel", self.spec["name"], *self.storage, codes=(0, 2))
-        self.checked(running.wait(), (130, 0))
+        for _ in range(3):
+            self.another()
+            running = self.begin()
+            self.call("cancel", self.spec["name"], *self.storage, codes=(0, 2))
+            if self.checked(running.wait(), (130, 0)).code:
+                break
+            self.seconds /= 3  # It had ended; cancel the next one earlier.
         self.status()
         self.finish()
 
@@ -333,8 +345,12 @@ class History:
         if told.code == 2:
             self.refused(told)
         else:
-            self.follow(told)
+            found = self.status()
             self.rests()
+            running_then = sum(recipe["running"] for recipe in found["recipes"])
+            # Trials may begin until the sweep has read the request.
+            self.same("trials after a pause", self.ended <= found["ended"] + 2 * running_then, True)
+            self.follow(told)
             self.call("resume", self.spec["name"], *self.storage, codes=(0, 2))
         self.checked(running.wait())
         self.finish()

@@ -9,9 +9,10 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from filelock import FileLock
 from safetensors import SafetensorError
@@ -184,18 +185,24 @@ class ArtifactStore:
         self._cache = None if bucket is None else Cache(self.root.parent, bucket, notice)
         self._leases: dict[str, Lease] = {}
         self._damaged: dict[ArtifactRef, str] = {}
+        self._only_reads = False
+
+    def reader(self) -> Self:
+        """Return this store with a ``find`` that keeps damaged artifacts and times of last use."""
+        found = copy(self)
+        found._only_reads = True
+        return found
 
     def path(self, ref: ArtifactRef) -> Path:
         """Return the folder of an artifact, whether it exists or not."""
         return self.root / ref.stage / ref.key[:2] / ref.key
 
     @permitted()
-    def find(self, ref: ArtifactRef, whole: bool = True, change: bool = True) -> Artifact | None:
+    def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
         """Return an intact artifact; None if it is missing or damaged, or ``ref`` has no key.
 
         An artifact that is missing or damaged in the local folder is fetched from the bucket, if
         there is one. With ``whole``, None is also returned for one whose weights were removed.
-        Without ``change``, damaged artifacts stay, and the time of the last use as well.
         """
         if not ref.key:  # Its path would be the folder of all artifacts of the stage.
             return None
@@ -205,7 +212,7 @@ class ArtifactStore:
         if found := _damage(directory):
             self._damaged[ref] = f"{directory} is damaged ({found})"
             self.notice(f"artifact {self._damaged[ref]}: it counts as missing")
-            if not change:
+            if self._only_reads:
                 return None
             with self._changing():
                 _remove_damaged(directory)
@@ -213,7 +220,7 @@ class ArtifactStore:
                 return None
         if whole and self.is_dropped(ref):
             return None
-        if change:
+        if not self._only_reads:
             with suppress(OSError):  # It may belong to another user or be on a read-only disk.
                 os.utime(directory / MANIFEST)  # The time of the last use.
         return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))

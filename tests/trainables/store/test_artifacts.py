@@ -200,7 +200,7 @@ def test_a_reader_changes_neither_times_nor_damaged_artifacts(tmp_path):
         if damaged:
             flip_a_byte(stored.directory / "weights.safetensors")
         before = state()
-        found = store.find(stored.ref, change=False)
+        found = store.reader().find(stored.ref)
         assert (found is None) == damaged
         assert state() == before
     assert "is damaged" in store.fault(stored.ref)
