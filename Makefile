@@ -68,7 +68,7 @@ release: $(READY)
 	$(PYTHON) -m venv $(RELEASE)/venv
 	$(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	$(BIN)/wheel unpack --dest $(RELEASE) dist/*.whl
-	mkdir $(RELEASE)/calsweep-*/*.dist-info/sboms
+	mkdir "$$(echo $(RELEASE)/calsweep-*/*.dist-info)/sboms"
 	$(BIN)/cyclonedx-py environment --short-PURLs --output-reproducible --pyproject pyproject.toml \
 		--output-file "$$(echo $(RELEASE)/calsweep-*/*.dist-info/sboms)/calsweep.cdx.json" \
 		$(RELEASE)/venv/bin/python
