@@ -45,7 +45,6 @@ class StageWork:
     """A stage to compute from training and validation data."""
 
     request: StageRequest
-    together: tuple[StageRequest, ...] = ()  # Later requests, which the same pass may compute.
     score: str = "val_nll"  # A scheduler compares the jobs of a group by this metric.
 
 

@@ -180,7 +180,7 @@ class SweepState:
     def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
         """Ask for the next trial or block, and return the first that can run.
 
-        Of every ``PASS`` refinements of a block, the first computes the others as well.
+        Every ``PASS`` refinements of a block are computed in one pass.
         """
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
@@ -191,10 +191,13 @@ class SweepState:
             block.append(self._ask(study, upstream))
         size = PASS if study.plan.stage == "refine" else 1
         for start in range(0, len(block), size):
-            first, *others = block[start : start + size]
-            together = tuple(trial.request for trial in others)
-            study.queue += [replace(first, together=together), *others]
-            study.leaders |= {trial.number: first.number for trial in (first, *others)}
+            own = block[start : start + size]
+            distinct = {trial.request.key(): trial.request.parts for trial in own}
+            if len(distinct) > 1:
+                study.passes |= dict.fromkeys(numbers := {trial.number for trial in own}, numbers)
+                for trial in own:
+                    trial.request = replace(trial.request, together=[*distinct.values()])
+            study.queue += own
         return study.next_queued()
 
     def _ask(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
@@ -366,7 +369,7 @@ class SearchSource(Source):
             key=trial.key,
             group=trial.study,
             number=trial.number,
-            work=StageWork(request=trial.request, together=trial.together, score=score),
+            work=StageWork(request=trial.request, score=score),
             cpus=share.cpu,
             gpus=share.gpu,
             processes=share.together if isinstance(share, TrainResources) else 1,

@@ -45,12 +45,10 @@ class TrialSpec(TrialStarted):
     """One configuration to compute, with the fields of its event in the journal.
 
     Trials of the chosen configuration on further seeds have the highest numbers. The key is the
-    same when the sweep is resumed. ``together`` are stages of later trials that the same pass
-    computes if they fit into its steps.
+    same when the sweep is resumed.
     """
 
     request: StageRequest
-    together: tuple[StageRequest, ...] = ()
 
     def starting(self) -> TrialStarted:
         """Return the event that the trial has started."""
@@ -144,7 +142,7 @@ class StudyState:
         unscored_seeds: Positions of ended further seeds that have no score until the guard's
             trial on the same seed has ended.
         objectives: Guarded objectives of search trials; infinite for failed ones.
-        leaders: Maps a trial to the trial whose pass computes it, possibly itself.
+        passes: Maps a trial to the numbers of all trials in its pass, if it is not computed alone.
         seeds: Maps the position of a seed to the chosen configuration's trial on that seed; None
             if it, or the trial that it builds on, failed.
         seeds_asked: Number of seeds that were started, including the first.
@@ -160,7 +158,7 @@ class StudyState:
     unscored_seeds: set[int] = field(default_factory=set)
     objectives: dict[int, float] = field(default_factory=dict)
     queue: list[TrialSpec] = field(default_factory=list)
-    leaders: dict[int, int] = field(default_factory=dict)
+    passes: dict[int, set[int]] = field(default_factory=dict)
     seeds: dict[int, Ended | None] = field(default_factory=dict)
     seeds_asked: int = 1
     margin: Margin | None = None
@@ -199,9 +197,12 @@ class StudyState:
 
     def next_queued(self) -> TrialSpec | None:
         """Remove and return a queued trial that no other trial is computing in its pass."""
+        waiting = {trial.number for trial in self.queue}
         for position, trial in enumerate(self.queue):
-            leader = self.leaders.get(trial.number, trial.number)
-            if leader == trial.number or leader in self.outcomes:
+            started = self.passes.get(trial.number, set()) - waiting
+            ended = [self.outcomes[number] for number in started & self.outcomes.keys()]
+            computed = any(outcome.status == FINISHED for outcome in ended)
+            if computed or len(ended) == len(started):
                 return self.queue.pop(position)
         return None
 

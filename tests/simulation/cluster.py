@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -246,11 +246,9 @@ class _Run(StageRun):
 
     epochs = EPOCHS
 
-    def __init__(
-        self, bench: SimulatedBench, request: StageRequest, others: Sequence[StageRequest]
-    ):
+    def __init__(self, bench: SimulatedBench, request: StageRequest):
         super().__init__(request, bench.store, bench.task("", False))
-        self._bench, self._world, self._others = bench, bench.world, others
+        self._bench, self._world = bench, bench.world
         self._name = told(request.plain())
         draw = draws(self._name)
         self._diverges = draw.random() < self._world.faults.diverge
@@ -275,9 +273,9 @@ class _Run(StageRun):
         return figures(self._name, self.epoch)
 
     def finish(self, *told: Any) -> Artifact:
-        for other in self._others:
-            run = _Run(self._bench, other, ())
-            if not run._diverges:
+        for other in self.request.members:
+            run = _Run(self._bench, other)
+            if other is not self.request and not run._diverges:
                 told_epochs = [figures(run._name, epoch) for epoch in (1, 2, 3)]
                 history = [{"step": e, "metrics": m} for e, m in enumerate(told_epochs, 1)]
                 StageRun.finish(run, told_epochs[-1], history)
@@ -359,10 +357,8 @@ class SimulatedBench(Bench):
     def task(self, directory: str, graph: bool) -> Any:
         return self
 
-    def open_run(
-        self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
-    ) -> StageRun:
-        return _Run(self, request, together)
+    def open_run(self, request: StageRequest, data: TaskData) -> StageRun:
+        return _Run(self, request)
 
 
 class _Worker(Worker):

@@ -297,10 +297,9 @@ def every_refinement() -> Any:
         for name in REFINEMENTS.names()
         if not issubclass(REFINEMENTS.get(name), FittedRefinement)
     ):
-        first, second = (
-            LAB.asked("refine", {name: {"epochs": 2, "lr": lr}}, trained) for lr in (0.1, 0.2)
-        )
-        run = open_stage(first, LAB.store, LAB.data, [second])
+        parts = [{name: {"epochs": 2, "lr": lr}} for lr in (0.1, 0.2)]
+        asked = replace(LAB.asked("refine", parts[0], trained), together=parts)
+        run = open_stage(asked, LAB.store, LAB.data)
         while run.epoch < run.epochs:
             metrics = run.run_epoch()
         run.finish(metrics)

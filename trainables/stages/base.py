@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -36,7 +36,8 @@ class StageRequest:
 
     The ``upstream_request`` is not part of the key, because ``upstream`` is. It allows the
     upstream stage to be computed again if its artifact is damaged. Later stages compute in the
-    precision of the training, so their keys depend on it through ``upstream``.
+    precision of the training, so their keys depend on it through ``upstream``. Nor is ``together``
+    part of the key, because it only changes how the outcome is rounded.
     """
 
     stage: str  # One of ``EVERY_STAGE``.
@@ -51,10 +52,17 @@ class StageRequest:
     upstream_request: Mapping[str, Any] | None = None
     precision: str = "float32"  # The precision of ``train``: ``float32`` or ``bfloat16``.
     portable: bool = False  # Whether all processors give the same bits, see ``require_portable``.
+    # The ``parts`` of all requests that one pass computes, including this one; [] if it is alone.
+    together: list[Parts] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """Return the fields by name, without copying values."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def members(self) -> list[StageRequest]:
+        """Return the requests of the pass that computes this one, in an order that all share."""
+        return [self if p == self.parts else replace(self, parts=p) for p in self.together]
 
     @cached_property
     def resolved_protocol(self) -> Protocol:
@@ -73,7 +81,7 @@ class StageRequest:
     @cached_property
     def _key(self) -> str:
         determinants = self.plain()
-        del determinants["upstream_request"]
+        del determinants["upstream_request"], determinants["together"]
         if not self.portable:  # Artifacts from before this field existed keep their keys.
             del determinants["portable"]
         determinants["data"] = _data_key(self.data)
@@ -206,11 +214,8 @@ class StageRun(ABC):
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the tensors (by file) and facts to store."""
 
-    def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also computes those of ``others`` that cost little in the same pass.
-
-        If there are none, return this run.
-        """
+    def joined(self) -> StageRun:
+        """Return a run of all ``members`` of the request that fit into its pass; else this run."""
         return self
 
     def ask_for(self, metric: str) -> None:
@@ -344,10 +349,8 @@ def validation_rows(store: ArtifactStore, ref: ArtifactRef) -> ValidationRows:
     return ValidationRows(rows["logits"], rows["labels"], rows.get("images"))
 
 
-def open_stage(
-    request: StageRequest, store: ArtifactStore, data: TaskData, others: Sequence[StageRequest] = ()
-) -> StageRun:
-    """Return the run of a stage; see ``StageRun.joined`` for ``others``.
+def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
+    """Return the run of a stage, or of the pass that it belongs to.
 
     Raises:
         InputError: If the stage is unknown, or a part does not suit the data.
@@ -360,8 +363,7 @@ def open_stage(
         raise InputError(f"unknown stage {request.stage!r}; stages are: {', '.join(EVERY_STAGE)}")
     for part, values in request.parts.items():
         check_part(part, values, type(data.prepared.info.inputs))
-    run = StageRun.runs[request.stage].of(request, store, data)
-    return run.joined(others) if others else run
+    return StageRun.runs[request.stage].of(request, store, data).joined()
 
 
 def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:

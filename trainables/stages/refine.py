@@ -80,20 +80,23 @@ class RefineStage(StageRun, stage="refine"):
     def epochs(self) -> int:
         return self.trainer.refinement.epochs
 
-    def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that also trains ``others`` of the same network and ``together_key``."""
-        key, request = self.trainer.refinement.together_key(), self.request
+    def joined(self) -> StageRun:
+        """Return a run that trains all members of the pass with the same ``together_key``.
+
+        Members whose outcomes are stored are trained as well: without them, the others would be
+        rounded in another way.
+        """
+        key = self.trainer.refinement.together_key()
         if key is None:
             return self
         members = [
-            RefineStage(other, self.store, self.data, self.features)
-            for other in others
-            if (other.stage, other.upstream) == (request.stage, request.upstream)
-            and list(other.parts) == list(request.parts)
-            and not self.store.contains(other.ref)
+            self
+            if request is self.request
+            else RefineStage(request, self.store, self.data, self.features)
+            for request in self.request.members
         ]
         fitting = [member for member in members if member.trainer.refinement.together_key() == key]
-        return RefineTogether(self, fitting) if fitting else self
+        return RefineTogether(self, fitting) if len(fitting) > 1 else self
 
     def run_epoch(self) -> dict[str, float]:
         return self.judged(self.trainer.train_epoch(), self.head_logits())
@@ -200,18 +203,26 @@ class RefineTogether(StageRun):
 
     For the trial of that refinement it is an ordinary run. When it finishes, it stores the outcomes
     of the others, so that their own trials need no process. Another refinement that diverges or
-    loses its accuracy is dropped, and fails in its own trial. The others must not have started
-    before.
+    loses its accuracy is dropped, and fails in its own trial. Whichever member is asked for, all
+    have the same bits.
+
+    Args:
+        run: The run of the refinement that is asked for.
+        members: The runs of the pass, including ``run``.
     """
 
-    def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
+    def __init__(self, run: RefineStage, members: Sequence[RefineStage]) -> None:
         super().__init__(run.request, run.store, run.data)
         self.shared_seconds = run.shared_seconds
-        self._run, self._others = run, list(others)
-        self._heads = HeadsTogether([member.trainer for member in (run, *others)])
+        self._run, self._members = run, list(members)
+        self._heads = HeadsTogether([member.trainer for member in members])
         self._histories: dict[str, list[dict[str, Any]]] = {
-            other.request.key(): [] for other in others
+            other.request.key(): [] for other in self._others
         }
+
+    @property
+    def _others(self) -> list[RefineStage]:
+        return [member for member in self._members if member is not self._run]
 
     @property
     def epochs(self) -> int:
@@ -219,7 +230,7 @@ class RefineTogether(StageRun):
 
     def ask_for(self, metric: str) -> None:
         """Compute another validation metric for every member."""
-        for member in (self._run, *self._others):
+        for member in self._members:
             member.ask_for(metric)
 
     def run_epoch(self) -> dict[str, float]:
@@ -227,18 +238,21 @@ class RefineTogether(StageRun):
         figures = self._heads.train_epoch()
         outputs = self._heads.logits(self._run.features["validation"])
         self.epoch = self._run.trainer.epoch
-        found = self._run.judged(figures[0], outputs[0])
-        for other, own, logits in zip(tuple(self._others), figures[1:], outputs[1:], strict=True):
-            try:
-                metrics = other.judged(own, logits)
-            except TrainingDivergedError:
-                self._leave_out(other)
+        found: dict[str, float] = {}
+        for member, own, logits in zip(tuple(self._members), figures, outputs, strict=True):
+            if member is self._run:
+                found = member.judged(own, logits)
                 continue
-            self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
+            try:
+                metrics = member.judged(own, logits)
+            except TrainingDivergedError:
+                self._leave_out(member)
+                continue
+            self._histories[member.request.key()].append({"step": self.epoch, "metrics": metrics})
         return found
 
     def _leave_out(self, member: RefineStage) -> None:
-        self._others.remove(member)
+        self._members.remove(member)
         self._heads.drop(member.trainer)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -254,15 +268,17 @@ class RefineTogether(StageRun):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store all outcomes, each with its share of the cost; return the requested outcome."""
-        share = None if seconds is None else seconds / (1 + len(self._others))
+        """Store all new outcomes, each with its share of the cost; return the requested one."""
+        share = None if seconds is None else seconds / len(self._members)
         for other in self._others:
+            if self.store.contains(other.request.ref):
+                continue
             own = self._histories[other.request.key()]
             other.finish(own[-1]["metrics"], own, share)
         return super().finish(metrics, history, share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all heads; ``RefineStage`` can load it as well."""
+        """Return the state of all heads."""
         return {
             **self._run.state_dict(),
             "others": {other.request.key(): other.state_dict() for other in self._others},
@@ -273,9 +289,8 @@ class RefineTogether(StageRun):
         """Resume; drop members that are not in the state."""
         self._run.load_state_dict(state)
         self.epoch = self._run.epoch
-        others = state.get("others", {})
-        self._histories = state.get("histories", {})
-        for other in list(self._others):
+        others, self._histories = state["others"], state["histories"]
+        for other in self._others:
             key = other.request.key()
             if key in others:
                 other.load_state_dict(others[key])

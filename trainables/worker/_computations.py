@@ -150,11 +150,9 @@ class Bench:
         self.store.fetch_folder(on_this_machine(Path(directory)))
         return PreparedData.open(directory)
 
-    def open_run(
-        self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
-    ) -> StageRun:
+    def open_run(self, request: StageRequest, data: TaskData) -> StageRun:
         """Return the run of a stage; see ``open_stage``."""
-        return open_stage(request, self.store, data, together)
+        return open_stage(request, self.store, data)
 
 
 class Computation(ABC):
@@ -250,6 +248,8 @@ class StageComputation(Computation):
             return run
         try:
             state = checkpoint.read()
+            if state.get("together", []) != self._request.together:
+                return run  # Another sweep began a pass with other members.
             run.load_state_dict(state["stage"])
         except Exception as error:  # noqa: BLE001 - damage may raise any exception
             damage = f"checkpoint {checkpoint} is damaged ({type(error).__name__})"
@@ -263,7 +263,7 @@ class StageComputation(Computation):
         return run
 
     def _fresh_run(self, data: TaskData) -> StageRun:
-        run = self.bench.open_run(self._request, self._work.together, data)
+        run = self.bench.open_run(self._request, data)
         run.ask_for(self._work.score)
         return run
 
@@ -281,8 +281,8 @@ class StageComputation(Computation):
         if every is not None and self.seconds - self._saved >= every:
             self._saved = self.seconds
             history = [vars(epoch) for epoch in self.history]
-            content = {"stage": self._run.state_dict(), "seconds": self.seconds}
-            self._checkpoint.write({**content, "history": history})
+            content = {"stage": self._run.state_dict(), "together": self._request.together}
+            self._checkpoint.write({**content, "seconds": self.seconds, "history": history})
 
     def ended(self, fault: Fault | None) -> None:
         """Remove the checkpoint if the stage finished or failed because of its configuration."""
@@ -309,8 +309,8 @@ def _recorded(found: Artifact, score: str) -> tuple[dict[str, float], list[Epoch
 def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     """Return the report on a job whose outcome is stored locally, or None if a worker is needed.
 
-    An earlier job may have stored it, see ``StageWork.together``. Outcomes of ``train`` are left to
-    workers: checking a network takes too long for the loop of all jobs.
+    An earlier job may have stored it, see ``StageRequest.together``. Outcomes of ``train`` are left
+    to workers: checking a network takes too long for the loop of all jobs.
     """
     work = job.work
     if not isinstance(work, StageWork) or work.request.stage == "train":

@@ -53,13 +53,13 @@ def test_job_holds_all_that_a_trial_needs(data, graph):
     job, work = next_of(source)
     assert (job.group, job.number, job.cpus, job.gpus) == (f"{TASK}|mbls", 0, 3, 0.0)
     assert (job.deterministic, job.graph, job.epochs) == (not graph, graph, 0)
-    assert (work.score, work.together) == ("val_ece", ())
+    assert (work.score, work.request.together) == ("val_ece", [])
     assert work.request.parts == {"mbls": {"margin": 6.0, "weight": 0.1, "variant": "released"}}
     assert work.request.data == str(data[TASK].directory)
     while job.group == f"{TASK}|mbls":
         source.ended(job, finished(work))
         job, work = next_of(source)
-    assert (job.cpus, job.gpus, len(work.together)) == (2, 0.5, 3)
+    assert (job.cpus, job.gpus, len(work.request.together)) == (2, 0.5, 4)
 
 
 def test_search_waits_and_ends(data):

@@ -719,11 +719,11 @@ def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_go
     assert choices(again) == before
 
 
-def test_refinements_come_in_blocks_that_the_first_one_computes():
+def test_refinements_come_in_blocks_that_one_pass_computes():
     spec = make_spec('"ce+macal"', trials=5, parallel_trials=3)
     state, _ = make_state(spec)
     trained = taken(state)
-    assert trained.together == ()
+    assert trained.request.together == []
     state.record(trained, measure(trained))
 
     def next_refinement() -> TrialSpec | None:
@@ -733,18 +733,20 @@ def test_refinements_come_in_blocks_that_the_first_one_computes():
 
     first = next_refinement()
     assert first is not None
-    assert next_refinement() is None  # The others wait for the first.
+    assert next_refinement() is None  # The others wait for it.
     assert study_of(state, "ce+macal").running == 1
     state.record(first, measure(first))
     others = [next_refinement(), next_refinement()]
-    assert [trial and trial.request for trial in others] == list(first.together)
+    block = (first, *(trial for trial in others if trial is not None))
+    assert [trial.number for trial in block] == [0, 1, 2]
+    parts = [trial.request.parts for trial in block]
+    assert [trial.request.together for trial in block] == [parts] * 3
     assert next_refinement() is None  # The next block waits for the results of this one.
-    for trial in others:
-        assert trial is not None
+    for trial in block[1:]:
         state.record(trial, measure(trial))
     last = next_refinement()
     assert last is not None
-    assert (last.number, len(last.together)) == (3, 1)
+    assert (last.number, len(last.request.together)) == (3, 2)
 
 
 @pytest.mark.parametrize(("sampler", "block"), [("tpe", 3), ("random", 5)])
@@ -753,7 +755,7 @@ def test_a_sampler_that_does_not_learn_has_wide_blocks(sampler, block):
     state, _ = make_state(spec)
     ended = drive(state, 4, random.Random(0))
     (first,) = [t for t in ended if t.number == 0 and t.study == f"{TASK}|ce+macal"]
-    assert len(first.together) == block - 1
+    assert len(first.request.together) == block
 
 
 def test_a_wide_block_is_several_passes_side_by_side(monkeypatch):
@@ -763,7 +765,8 @@ def test_a_wide_block_is_several_passes_side_by_side(monkeypatch):
         assert trial is not None
         state.record(trial, measure(trial))
     passes = [trial, state.next_trial(), state.next_trial()]
-    assert [one and (one.number, len(one.together)) for one in passes] == [(0, 1), (2, 1), (4, 0)]
+    sizes = [one and (one.number, len(one.request.together)) for one in passes]
+    assert sizes == [(0, 2), (2, 2), (4, 0)]
     assert passes[1] is not None
     state.record(passes[1], measure(passes[1]))
     carried = taken(state)
@@ -772,7 +775,7 @@ def test_a_wide_block_is_several_passes_side_by_side(monkeypatch):
 
 def test_under_a_scheduler_every_refinement_runs_on_its_own():
     state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"))
-    assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
+    assert all(trial.request.together == [] for trial in drive(state, 2, random.Random(0)))
 
 
 @pytest.mark.parametrize(("recipe", "block"), [("ce+vs", 3), ("ce+spline", 1)])
@@ -781,7 +784,7 @@ def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(recip
     assert state.studies[f"{TASK}|{recipe}"].search.block == block
     ended = [t for t in drive(state, 4, random.Random(0)) if t.study.endswith(recipe)]
     assert len(ended) > 3
-    assert all(trial.together == () for trial in ended)
+    assert all(trial.request.together == [] for trial in ended)
 
 
 def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(monkeypatch):

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +34,10 @@ def run_all(run: StageRun, seconds: float | None = None) -> Artifact:
     return run.finish(history[-1]["metrics"], history, seconds)
 
 
-def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
-    return open_stage(requests[0], workshop.store, workshop.data, requests[1:])
+def open_all(workshop: Workshop, requests: list[StageRequest], position: int = 0) -> StageRun:
+    parts = [one.parts for one in requests]
+    asked = replace(requests[position], together=parts)
+    return open_stage(asked, workshop.store, workshop.data)
 
 
 def test_refinements_trained_together_are_stored_as_if_trained_alone(
@@ -84,23 +87,43 @@ def test_each_refinement_trained_together_gets_its_notices(workshop, trained, mo
     assert [text.partition(",")[0] for text in told] == ["macal: q ended at 0"] * 2
 
 
-def test_stored_refinements_are_not_trained_again_with_the_others(workshop, trained):
+def test_stored_refinements_are_not_stored_again_with_the_others(workshop, trained):
     requests = wanted(workshop, trained, seed=1)
     run_all(workshop.open(requests[1]))
-    assert not isinstance(open_all(workshop, requests[:2]), RefineTogether)
     before = workshop.store.path(requests[1].ref).stat().st_mtime_ns
     run_all(open_all(workshop, requests))
     assert workshop.store.path(requests[1].ref).stat().st_mtime_ns == before
     assert workshop.store.contains(requests[2].ref)
 
 
+@pytest.mark.parametrize("lr", [0.05, 1e38])
+def test_every_member_of_a_pass_has_the_same_bits_whichever_is_asked_for(
+    workshop, trained, tmp_path, lr
+):
+    requests = wanted(workshop, trained, seed=11)
+    requests[1] = replace(requests[1], parts={"macal": {"epochs": 3, "gamma": 0.8, "lr": lr}})
+    found = []
+    for position in (0, 2):
+        again = Workshop.__new__(Workshop)
+        again.data, again.store = workshop.data, type(workshop.store)(tmp_path / str(position))
+        again.store.path(trained.ref).parent.mkdir(parents=True)
+        again.store.path(trained.ref).symlink_to(trained.directory)
+        if position:  # An outcome of its own that is stored already changes nothing.
+            run_all(open_all(again, requests))
+            for one in (requests[0], requests[2]):
+                shutil.rmtree(again.store.path(one.ref))
+        run_all(open_all(again, requests, position))
+        stored = [again.store.find(requests[place].ref) for place in (0, 2)]
+        found.append([artifact.tensors("head") for artifact in stored])
+        assert again.store.contains(requests[1].ref) == (lr < 1)
+    for one, other in zip(*found, strict=True):
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def test_a_refinement_that_cannot_share_the_pass_is_trained_alone(workshop, trained):
     requests = [
         wanted(workshop, trained, seed=2)[0],
         wanted(workshop, trained, seed=2, resample="epoch")[1],
-        request(workshop.prepared, "refine", {"tst": {"epochs": 3}}, trained, 2),
-        replace(wanted(workshop, trained, seed=2)[2], upstream=trained.key[::-1]),
-        replace(wanted(workshop, trained, seed=2)[2], stage="calibrate"),
     ]
     run = open_all(workshop, requests)
     assert not isinstance(run, RefineTogether)
@@ -118,7 +141,7 @@ def test_a_refinement_that_diverges_is_not_stored(workshop, trained):
     assert shares == pytest.approx([15.0, 15.0], abs=4)  # With what the features cost, if that.
     assert stored[1].record["metrics"] == pytest.approx(metrics[-1], abs=1e-4)
     with pytest.raises(TrainingDivergedError):
-        run_all(open_all(workshop, [requests[1], wanted(workshop, trained, seed=4)[0]]))
+        run_all(open_all(workshop, requests, position=1))
 
 
 COLLAPSED = {"q0": 0.99, "sparsity": "fixed", "hidden": 4}
@@ -183,21 +206,3 @@ def test_refinements_trained_together_continue_from_a_saved_state(workshop, trai
     whole = first.state_dict()["others"][requests[2].key()]["trainer"]["head"]
     for name, tensor in found.tensors("head").items():
         assert torch.equal(tensor, whole[name]), name
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_a_refinement_continues_alone_or_together_after_the_others_changed(
-    workshop, trained, together
-):
-    # Others are stored before the one asked for: an end in between leaves the state of a pass.
-    requests = wanted(workshop, trained, seed=6 + together)
-    whole, alone = open_all(workshop, requests), workshop.open(requests[0])
-    before, after = (whole, alone) if together else (alone, whole)
-    before.run_epoch()
-    after.load_state_dict(before.state_dict())
-    assert after.epoch == 1
-    assert after.run_epoch() == pytest.approx(before.run_epoch(), abs=1e-4)
-    after.run_epoch()
-    after.finish({})
-    assert workshop.store.contains(requests[0].ref)
-    assert not workshop.store.contains(requests[1].ref)

@@ -36,12 +36,11 @@ class Place:
         cpus: float = 1,
         processes: int = 1,
         score: str = "val_nll",
-        together: tuple[StageRequest, ...] = (),
         flags: bool = False,
         wanted: StageRequest | None = None,
         **changes: Any,
     ) -> Job:
-        work = StageWork(request=wanted or self.wanted(**changes), score=score, together=together)
+        work = StageWork(request=wanted or self.wanted(**changes), score=score)
         place = {"cpus": cpus, "gpus": gpus, "deterministic": flags, "graph": flags}
         return Job(
             key=str(next(KEYS)), group="g", number=0, work=work, processes=processes, **place
