@@ -14,6 +14,7 @@ from orchestrator.tracking import TrackedTrial, tracked_trial
 from trainables.common.devices import computed_on, trial_device
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
+from trainables.common.words import many
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.plugins import Pinned, load_plugins
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, stage_precision
@@ -78,6 +79,8 @@ def reproduce(
 ) -> Reproduction:
     """Recompute every stage of a finished trial in a fresh folder, without reusing anything.
 
+    A refinement that was trained in one pass with others is trained alone, and may round
+    differently.
     Validation metrics are compared, and clean test metrics if the run was measured on test data.
 
     Args:
@@ -160,7 +163,8 @@ def _remark(run: TrackedTrial, stage: str, now: Mapping[str, Any]) -> str:
     then = run.trial.computed.get(stage)
     if then is None:
         on_gpu = run.study.origin["resources"][stage]["gpu"] > 0
-        recorded = "on a GPU" if on_gpu and now["device"] == "cpu" else ""
+        alone = "perhaps in one pass with others" if stage == "refine" else ""
+        recorded = "on a GPU" if on_gpu and now["device"] == "cpu" else alone
     else:
         recorded = _described(then) if _described(then) != _described(now) else ""
     if not recorded and now["deterministic"]:
@@ -170,7 +174,9 @@ def _remark(run: TrackedTrial, stage: str, now: Mapping[str, Any]) -> str:
 
 def _described(computed: Mapping[str, Any]) -> str:
     order = "" if computed["deterministic"] else " (not deterministic)"
-    return f"on {computed['device']} in {computed['precision']}{order}"
+    others = computed.get("together", 1) - 1
+    company = f" in one pass with {many(others, 'other')}" if others else ""
+    return f"on {computed['device']} in {computed['precision']}{order}{company}"
 
 
 def compute_stage(

@@ -98,15 +98,18 @@ def device_kind(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def computed_on(device: torch.device, precision: str = "float32") -> dict[str, Any]:
+def computed_on(
+    device: torch.device, precision: str = "float32", together: int = 1
+) -> dict[str, Any]:
     """Return how an artifact was computed, for its record.
 
-    The keys are ``device`` (see ``device_kind``), ``precision``, ``code`` (see ``code_hash``) and
-    ``deterministic``: whether the same computation on such a device gives the same bits.
+    The keys are ``device`` (see ``device_kind``), ``precision``, ``code`` (see ``code_hash``),
+    ``deterministic`` (whether the same computation on such a device gives the same bits) and
+    ``together``, the number of outcomes that one pass computes.
     """
     bitwise = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     how = {"device": device_kind(device), "precision": precision, "deterministic": bitwise}
-    return {**how, "code": code_hash()}
+    return {**how, "code": code_hash(), "together": together}
 
 
 RESET = Path("/proc/self/clear_refs")

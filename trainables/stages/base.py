@@ -254,7 +254,9 @@ class StageRun(ABC):
             "request": self.request.plain(),
             "metrics": lasting(metrics),
             "history": [{**epoch, "metrics": lasting(epoch["metrics"])} for epoch in history],
-            "computed": computed_on(self.data.device, self.request.precision),
+            "computed": computed_on(
+                self.data.device, self.request.precision, len(self.request.together) or 1
+            ),
             **facts,
         }
         return self.store.write(self.request.ref, tensors, record)

@@ -72,6 +72,14 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
     assert max(each.worst for each in found.retrained) == 0.0
 
 
+def test_refinements_of_one_pass_are_computed_again_with_each_other(tmp_path):
+    storage = board(tmp_path / "storage", "pass", recipes="[ce, ce+macal, ce+macal+ts]")
+    publish(storage, ["pass"], tmp_path)
+    found = verify(tmp_path / "package.zip", replace(WHOLE, tolerance=0.0))
+    assert found.problems == []
+    assert max(each.worst for each in found.retrained) == 0.0
+
+
 def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(tmp_path, monkeypatch, capsys):
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)

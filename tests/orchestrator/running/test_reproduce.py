@@ -115,7 +115,10 @@ def test_a_gpu_training_is_reproduced_in_its_precision(tmp_path, monkeypatch):
     found = reproduce(result.run_ids[0], tracking_uri=uri, folder=tmp_path / "again")
     assert found.worst.difference == 0.0
     assert found.artifact == found.run.trial.artifact
-    assert found.remarks == ("train: recorded on a GPU, computed now on cpu in bfloat16",)
+    assert found.remarks == (
+        "train: recorded on a GPU, computed now on cpu in bfloat16",
+        "refine: recorded perhaps in one pass with others, computed now on cpu in float32",
+    )
     records = (tmp_path / "again" / "artifacts").glob("*/*/*/record.json")
     requests = [json.loads(path.read_text()).get("request", {}) for path in records]
     assert {r["stage"]: r["precision"] for r in requests if r} == {
@@ -146,6 +149,13 @@ NOW_LOOSE = "computed now on A GPU in float32 (not deterministic)"
             {**CPU, "precision": "bfloat16"},
             CPU,
             "train: recorded on cpu in bfloat16, computed now on cpu in float32",
+        ),
+        (
+            0,
+            {**CPU, "together": 3},
+            CPU,
+            "train: recorded on cpu in float32 in one pass with 2 others, computed now on cpu in "
+            "float32",
         ),
     ],
 )

@@ -76,11 +76,11 @@ def test_data_takes_at_most_half_of_the_free_memory():
 def test_records_name_the_kind_of_device():
     assert device_kind(CPU) == "cpu"
     code = {"code": code_hash()}
-    told = {"device": "cpu", "precision": "float32", "deterministic": True}
+    told = {"device": "cpu", "precision": "float32", "deterministic": True, "together": 1}
     assert computed_on(CPU) == told | code
     with pretended_card():
         told = {"device": "pretended card", "precision": "bfloat16", "deterministic": False}
-        assert computed_on(torch.device("cuda:0"), "bfloat16") == told | code
+        assert computed_on(torch.device("cuda:0"), "bfloat16", 3) == told | code | {"together": 3}
 
 
 def test_determinism_is_switched_on_and_off(monkeypatch):
