@@ -139,6 +139,11 @@ def _with_rows(stored: StoredSweep) -> Iterator[tuple[Study, Trial]]:
     def rows(ref: ArtifactRef) -> ValidationRows:
         trial = finished[ref.key]
         compared.add(ref.key)
+        if stored.store.find(ref, whole=False) is None:
+            raise InputError(
+                f"trial {trial.key[:12]} of {trial.study}: its validation rows are gone, but the "
+                f"choice compared them; run the sweep again under another name and publish that"
+            )
         found = stored.validated(ledger.studies[trial.study], trial)
         return ValidationRows(found.logits, found.labels, None)
 

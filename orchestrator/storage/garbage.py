@@ -1,8 +1,9 @@
 """Remove artifacts that no sweep needs."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
@@ -38,8 +39,9 @@ def collect_garbage(
 ) -> list[Removal]:
     """Remove dropped sweeps, and artifacts that no kept sweep needs; return counts and sizes.
 
-    A study with a choice needs the artifacts of this choice for every seed, their upstream
-    artifacts, and the test predictions of the choice and of the published default. If the sweep is
+    A study with a choice needs the artifacts of this choice for every seed, those that were
+    compared with it row by row (so that the sweep can be published), their upstream artifacts, and
+    the test predictions of the choice and of the published default. If the sweep is
     open, the study also needs its published default that is not measured yet. A study that has no
     choice or was opened again, and any study of a sweep in which a machine failed trials, needs all
     its artifacts, so that it can be resumed.
@@ -161,9 +163,19 @@ class _Needs:
             for trial in stored
             if trial.role != "search" or chosen.get(trial.study, trial.key) == trial.key
         }
+        self.artifacts |= {trial.ref for study in closed for trial in _compared(study)}
         if self.open:
             self.artifacts |= {trial.ref for trial in map(_unmeasured_default, closed) if trial}
         self.predictions = {trial.default_predictions for trial in ledger.trials.values()}
+
+
+def _compared(study: Study) -> Iterator[Trial]:
+    """Yield the trials whose validation rows the choice of a closed study has compared."""
+    stored = [trial for trial in study.scored if trial.artifact]
+    yield from (trial for trial in stored if trial.accuracy_error is not None)
+    if stored and study.closed is not None and study.closed.margin is not None:
+        yield stored[0]  # The published default.
+        yield min(stored, key=attrgetter("objective"))
 
 
 def _unmeasured_default(study: Study) -> Trial | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -89,6 +90,11 @@ class Door:
         """Run a command to its end."""
         return self.start(argv, cwd).wait()
 
+    def warm(self, *argv: str, cwd: Path) -> None:
+        """Run a command in the server itself, so that later ones find its imports and caches."""
+        code = self._ask("warm", list(argv), str(cwd)).strip()
+        assert code == "0", f"{argv} ended with {code}"
+
     def ended(self, pid: int) -> int:
         """Wait for a command and return its exit code, minus the signal that killed it."""
         if self.server:
@@ -150,27 +156,29 @@ def reaped(pid: int) -> int:
 def child(argv: list[str], cwd: str, out: str, err: str) -> None:
     """Become the command, in a session of its own."""
     os.setsid()
-    os.chdir(cwd)
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  # It is the process's own.
+    code = command(argv, cwd)
+    # End as the interpreter does, but leave the memory to the system: it is faster.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def command(argv: list[str], cwd: str) -> int:
+    """Run the installed script in this process; return its exit code."""
+    os.chdir(cwd)
     sys.argv = ["calsweep", *argv]
     (script,) = entry_points(group="console_scripts", name="calsweep")
     try:
         code = script.load()()
     except SystemExit as end:
         code = end.code
-    ended(code if isinstance(code, int) else 0 if code is None else 1)
-
-
-def ended(code: int) -> None:
-    """End the process as the interpreter does, but leave its memory to the system: it is faster."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    return code if isinstance(code, int) else 0 if code is None else 1
 
 
 def requests() -> Iterator[list[object]]:
@@ -189,16 +197,26 @@ def serve() -> None:
         getattr(package, name)
     for kind, *words in requests():
         if kind == "wait":
-            sys.stdout.write(f"{reaped(int(str(words[0])))}\n")
-            sys.stdout.flush()
+            answer(reaped(int(str(words[0]))))
             continue
+        if kind == "warm":
+            with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+                code = command(*words)  # type: ignore[arg-type]
+            answer(code)
+            continue
+        gc.freeze()  # A forked process then copies less memory.
         pid = os.fork()
         if not pid:
             child(*words)  # type: ignore[arg-type]
         while os.getpgid(pid) != pid:  # Else a signal to its group could find none.
             time.sleep(0.001)
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
+        answer(pid)
+
+
+def answer(number: int) -> None:
+    """Tell the tests a number."""
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -90,12 +90,12 @@ class History:
         self.moved, self.steps = False, ["run"]
         self.steady = row["scheduler"] == "none"
 
-    def copied(self, folder: Path, door: Door) -> History:
+    def copied(self, folder: Path, door: Door, seed: int = 6) -> History:
         """Return a copy in another folder, whose commands another server runs."""
         shutil.copytree(self.folder, folder, symlinks=True)
         found = copy.copy(self)
         found.folder, found.door, found.log = folder, door, [*self.log]
-        found.rng = random.Random(6)
+        found.rng, found.steps = random.Random(seed), [*self.steps]
         return found
 
     @property
@@ -540,12 +540,13 @@ class History:
             step()
             self.status()
 
-    def further(self, count: int) -> list[str]:
+    def further(self, count: int, without: Sequence[str] = ()) -> list[str]:
         """Return more commands that the row allows."""
         rest = {name: value for name, value in self.row.items() if name != "command"}
         fits = [
             step
             for step in STEPS
-            if all(together(("command", step), pair) for pair in rest.items())
+            if step not in without
+            and all(together(("command", step), pair) for pair in rest.items())
         ]
         return self.rng.sample(fits, min(count, len(fits)))

@@ -134,6 +134,25 @@ def test_the_predictions_of_a_published_default_stay_though_its_network_goes(roo
     assert room.left() == {TRAIN_A, default}
 
 
+def scored(key: str, objective: float, **error: float) -> dict[str, Any]:
+    return {"event": "trial_scored", "key": key, "objective": objective, **error}
+
+
+@pytest.mark.parametrize(
+    ("margin", "errors", "expected"),
+    [
+        ({}, {}, {TRAIN_A}),
+        ({"margin": {"difference": 0.1, "error": 0.2}}, {}, {TRAIN_A, TRAIN_B}),
+        ({}, {"error": 0.01}, {TRAIN_A, TRAIN_B}),
+    ],
+)
+def test_trials_whose_rows_the_choice_has_compared_stay(room, margin, errors, expected):
+    trials = (*FIRST, *SECOND, scored("k0", 0.2), scored("k1", 0.1, **errors))
+    room.sweep("one", *trials, {**CLOSED, **margin})
+    room.collect()
+    assert room.left() & {TRAIN_A, TRAIN_B} == expected
+
+
 def test_a_published_default_stays_until_a_resumed_sweep_has_measured_it(room: Room) -> None:
     both = (*trial("k1", "t|ce", "train", TRAIN_B), *trial("k0", "t|ce", "train", TRAIN_A))
     room.sweep("one", *both, CLOSED, status="interrupted")
