@@ -16,8 +16,9 @@ from pathlib import Path
 from tests.outside import draw
 from tests.outside.door import Door
 from tests.outside.history import Broken, History
+from tests.outside.services import Services
 
-HEAD = ("seed", "seconds", "commands", "steps", "fault")
+HEAD = ("seed", "row", "seconds", "commands", "steps", "fault")
 STEPS = 6
 
 
@@ -36,11 +37,12 @@ def record(path: Path, row: Iterable[object]) -> None:
         csv.writer(file).writerows([HEAD, row] if fresh else [row])
 
 
-def lived(seed: int, folder: Path) -> tuple[list[object], str]:
-    """Live one history; return its row and what happened if a promise was broken."""
+def lived(seed: int, folder: Path, services: Services) -> tuple[list[object], str]:
+    """Live one history; return its record, and what happened if a promise was broken."""
     (folder / "scratch").mkdir(parents=True)
-    door, began, fault = Door(folder / "scratch"), time.monotonic(), ""
-    history = History(draw.row_of(seed), seed, folder / "history", door)
+    row, began, fault = draw.row_of(seed), time.monotonic(), ""
+    door = Door(folder / "scratch", variables=services.variables(row))
+    history = History(row, seed, folder / "history", door)
     try:
         history.live(STEPS)
     except Broken as error:
@@ -49,8 +51,9 @@ def lived(seed: int, folder: Path) -> tuple[list[object], str]:
         fault = f"{type(error).__name__}: {error}"
     finally:
         door.close()
-    row = [seed, round(time.monotonic() - began), door.count, " ".join(history.steps)]
-    return [*row, fault.splitlines()[-1][:200] if fault else ""], fault
+    found = [seed, " ".join(row.values()), round(time.monotonic() - began), door.count]
+    why = next(reversed(fault.strip().splitlines()), "")[:200]
+    return [*found, " ".join(history.steps), why], fault
 
 
 def say(*words: object) -> None:
@@ -73,16 +76,22 @@ def main() -> None:
     def work(seed: int) -> None:
         if time.monotonic() < end:
             folder = Path(tempfile.mkdtemp(prefix=f"history-{seed}-"))
-            row, fault = lived(seed, folder)
+            row, fault = lived(seed, folder, services)
             record(options.record, row)
             say(*row, fault)
             if not fault:
                 shutil.rmtree(folder)
 
-    with ThreadPoolExecutor(options.processes) as pool:
-        list(pool.map(work, (seed for seed in options.seeds if seed not in done)))
-    rows = [draw.row_of(int(row["seed"])) for row in recorded(options.record)]
-    say(draw.coverage(rows))
+    services = Services()
+    seeds = [seed for seed in options.seeds if seed not in done]
+    here = [seed for seed in seeds if not services.without & {*draw.row_of(seed).values()}]
+    try:
+        with ThreadPoolExecutor(options.processes) as pool:
+            list(pool.map(work, here))
+    finally:
+        services.close()
+    rows = [row["row"].split() for row in recorded(options.record)]
+    say(draw.coverage([dict(zip(draw.DIMENSIONS, row, strict=True)) for row in rows]))
 
 
 if __name__ == "__main__":

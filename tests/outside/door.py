@@ -16,10 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 
 LIBRARIES = ("torch", "optuna", "sklearn.datasets", "mlflow.store.tracking.sqlalchemy_store")
 ENVIRONMENT = {
@@ -44,12 +45,19 @@ class Told:
 class Door:
     """A server of commands; ``fork=False`` starts the installed script for each command.
 
-    ``code`` is a folder with another copy of the product, which is run instead.
+    ``code`` is a folder with another copy of the product, which is run instead. The commands have
+    ``variables`` in their environment.
     """
 
-    def __init__(self, scratch: Path, fork: bool = True, code: Path | None = None) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        fork: bool = True,
+        code: Path | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.scratch, self.count = scratch, 0
-        self.environment = {**os.environ, **ENVIRONMENT, "HOME": str(scratch)}
+        self.environment = {**os.environ, **ENVIRONMENT, **variables, "HOME": str(scratch)}
         for name in ("MLFLOW_TRACKING_URI", "CALSWEEP_SHARED", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(name, None)
         if code is not None:

@@ -17,6 +17,8 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "calibrator": ("none", "ts", "ets-cls", "cts", "isotonic"),
     "scheduler": ("none", "asha"),
     "sampler": ("tpe", "prior", "random", "gp", "grid"),
+    "tracker": ("default", "server"),
+    "submit": ("none", "slurm"),
     "key": ("none", "keep", "seeds", "vary", "variant", "tags", "errors", "deterministic"),
     "option": ("none", "pareto", "fixed", "spaces", "tune", "objective", "lowest", "seed", "paper"),
     "command": (
@@ -39,6 +41,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
         "publish",
         "fraud",
         "merge",
+        "submit",
     ),
 }
 
@@ -52,7 +55,16 @@ NEVER = (
     (("scheduler", ("asha",)), ("command", ("publish", "fraud", "merge"))),
     (("scheduler", ("asha",)), ("option", ("pareto",))),
     (("scheduler", ("asha",)), ("executor", ("in-process", "processes", "plugin"))),
-    (("sampler", ("grid",)), ("option", ("fixed", "tune"))),
+    (("sampler", ("grid",)), ("option", ("fixed", "tune", "paper"))),
+    # A job of SLURM starts Ray on its nodes, and tracks on a server (cluster.md).
+    (("submit", ("slurm",)), ("executor", ("in-process", "processes", "plugin"))),
+    (("submit", ("slurm",)), ("tracker", ("default",))),
+    (("submit", ("slurm",)), ("command", ("lose", "relabel"))),
+    (("submit", ("none",)), ("command", ("submit",))),
+    (("command", ("submit",)), ("executor", ("in-process", "processes", "plugin"))),
+    (("command", ("submit",)), ("tracker", ("default",))),
+    # Two storages on one server are one sweep there, whose data must not differ.
+    (("command", ("lose", "relabel")), ("tracker", ("server",))),
     (("plugin", ("none", "metric")), ("command", ("edit",))),
     (("data", ("digits", "folder", "text", "features", "logits-csv")), ("command", ("relabel",))),
 )

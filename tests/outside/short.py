@@ -13,6 +13,8 @@ BASE = {
     "scheduler": "none",
     "sampler": "random",
     "refinement": "none",
+    "tracker": "default",
+    "submit": "none",
     "key": "none",
     "option": "none",
     "command": "read",

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -269,19 +270,25 @@ def extended(row: Row, spec: dict[str, Any]) -> dict[str, Any]:
         spec["search"]["accuracy_errors"] = 1.0
     elif key == "deterministic":
         spec["resources"]["deterministic"] = True
+    elif key == "trials":
+        spec["search"]["trials"] = 30
     more = {"keep": {"keep": "logits"}, "tags": {"tags": {"team": "red"}}}
     seeds = {"seeds": [0, 1]} if key in ("seeds", "vary") else {}
     return {**spec, **seeds, **more.get(key, {})}
 
 
-def write(row: Row, folder: Path) -> dict[str, Any]:
-    """Write everything that a sweep needs into a folder, and return the sweep file's content."""
+def write(row: Row, folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Write everything that a sweep needs into a folder, and return the sweep file's content.
+
+    ``variables`` may have the address of a tracking server, as TRACKER.
+    """
     place = PLACES[row["storage"]]
     if row["storage"] == "symlink":
         (folder / "elsewhere").mkdir()
         (folder / place).symlink_to("elsewhere")
     spec = {
-        "name": "drawn",
+        # Histories share a tracking server, and each must find only its own runs there.
+        "name": f"drawn-{abs(hash(folder))}" if "TRACKER" in variables else "drawn",
         "plugins": plugins(row, folder),
         "tasks": [task(row, folder)],
         "recipes": recipes(row),
@@ -291,8 +298,10 @@ def write(row: Row, folder: Path) -> dict[str, Any]:
             "concurrent": 2 if row["executor"] in ("processes", "ray") else 1,
             "checkpoint_seconds": 0.1,
         },
-        "storage": place,
+        "storage": str(folder / place) if row["submit"] == "slurm" else place,
     }
+    if "TRACKER" in variables:
+        spec["tracking"] = {"uri": variables["TRACKER"]}
     spec = extended(row, spec)
     (folder / "drawn.yaml").write_text(json.dumps(spec, ensure_ascii=False))
     return spec
