@@ -340,7 +340,9 @@ class History:
     def pause(self) -> None:
         """A paused sweep goes on when it is resumed."""
         self.another()
-        running = self.begin()
+        running = self.door.start(self.starting(), self.folder)
+        while self.status()["state"] == "absent" or not self.begun():
+            time.sleep(0.2)
         told = self.call("pause", self.spec["name"], *self.storage, codes=(0, 2))
         if told.code == 2:
             self.refused(told)

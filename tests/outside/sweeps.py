@@ -270,9 +270,11 @@ def extended(row: Row, spec: dict[str, Any]) -> dict[str, Any]:
         spec["search"]["accuracy_errors"] = 1.0
     elif key == "deterministic":
         spec["resources"]["deterministic"] = True
-    elif key == "trials":
-        spec["search"]["trials"] = 30
-    more = {"keep": {"keep": "logits"}, "tags": {"tags": {"team": "red"}}}
+    elif key == "many":
+        spec["search"]["trials"] = 24
+        spec["tasks"][0]["protocol"]["epochs"] = 200
+    more = {"tags": {"tags": {"team": "red"}}}
+    more |= dict.fromkeys(("keep", "many"), {"keep": "logits"})
     seeds = {"seeds": [0, 1]} if key in ("seeds", "vary") else {}
     return {**spec, **seeds, **more.get(key, {})}
 
