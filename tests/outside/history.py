@@ -56,6 +56,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
+# Storages and files that steps name; a sweep writes nothing else next to its storage.
+OUTPUTS = {"calm", "relabelled", "site", "both", "forged.zip", "page.html", "wrong.yaml"}
 FIGURE = r"\d\.\d{6,}"
 
 
@@ -89,6 +91,7 @@ class History:
         self.place, self.ended, self.calm, self.seconds = self.spec["storage"], 0, "", 5.0
         self.moved, self.steps = False, ["run"]
         self.steady = row["scheduler"] == "none"
+        self.written = {path.name for path in folder.iterdir()} | OUTPUTS
 
     def copied(self, folder: Path, door: Door, seed: int = 6) -> History:
         """Return a copy in another folder, whose commands another server runs."""
@@ -556,6 +559,9 @@ class History:
             step: Callable[[], object] = getattr(self, name)
             step()
             self.status()
+            places = {self.store.name, Path(self.spec["storage"]).name}
+            beside = {path.name for path in self.folder.iterdir()} - self.written - places
+            self.same("files beside the storage", beside, set())
 
     def further(self, count: int, without: Sequence[str] = ()) -> list[str]:
         """Return more commands that the row allows."""

@@ -273,8 +273,8 @@ def extended(row: Row, spec: dict[str, Any]) -> dict[str, Any]:
     elif key == "many":
         spec["search"]["trials"] = 24
         spec["tasks"][0]["protocol"]["epochs"] = 200
-    more = {"tags": {"tags": {"team": "red"}}}
-    more |= dict.fromkeys(("keep", "many"), {"keep": "logits"})
+    kept = {"keep": "logits"}
+    more = {"tags": {"tags": {"team": "red"}}, "keep": kept, "many": kept}
     seeds = {"seeds": [0, 1]} if key in ("seeds", "vary") else {}
     return {**spec, **seeds, **more.get(key, {})}
 
