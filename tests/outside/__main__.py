@@ -51,7 +51,7 @@ def lived(seed: int, folder: Path, services: Services) -> tuple[list[object], st
         fault = f"{type(error).__name__}: {error}"
     finally:
         door.close()
-    found = [seed, " ".join(row.values()), round(time.monotonic() - began), door.count]
+    found = [seed, "; ".join(row.values()), round(time.monotonic() - began), door.count]
     why = next(reversed(fault.strip().splitlines()), "")[:200]
     return [*found, " ".join(history.steps), why], fault
 
@@ -90,8 +90,9 @@ def main() -> None:
             list(pool.map(work, here))
     finally:
         services.close()
-    rows = [row["row"].split() for row in recorded(options.record)]
-    say(draw.coverage([dict(zip(draw.DIMENSIONS, row, strict=True)) for row in rows]))
+    names = [*draw.DIMENSIONS, "also"]
+    rows = [row["row"].split("; ") for row in recorded(options.record)]
+    say(draw.coverage([dict(zip(names, row, strict=True)) for row in rows]))
 
 
 if __name__ == "__main__":

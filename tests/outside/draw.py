@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -43,6 +44,12 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
         "merge",
         "submit",
     ),
+}
+
+# Values that go with each other, so that a sweep may have several.
+ALSO = {
+    "key": ("keep", "seeds", "variant", "tags", "errors", "deterministic"),
+    "option": ("pareto", "objective", "lowest", "seed"),
 }
 
 # Logits are not trained: no loss, no refinement (docs/data.md). Packages exclude asha (travel.md),
@@ -125,10 +132,24 @@ def rows(seed: int) -> list[Row]:
 
 
 def row_of(seed: int) -> Row:
-    """Return the row of a history: the rows of one covering after those of another."""
-    size = len(rows(0))
+    """Return the row of a history, from one covering after another, and what it has ``also``.
+
+    A row has one value of ``key`` and one of ``option``; ``also`` are further ones, each with
+    probability 0.6.
+    """
+    size, rng = len(rows(0)), random.Random(seed)
     covering = rows(seed // size)
-    return covering[seed % size % len(covering)]
+    row = covering[seed % size % len(covering)]
+    free = [
+        (name, value) for name, values in ALSO.items() for value in values if rng.random() < 0.6
+    ]
+    also = [value for name, value in free if row[name] != value and allowed({**row, name: value})]
+    return {**row, "also": " ".join(also)}
+
+
+def keys(row: Row) -> set[str]:
+    """Return the optional keys of the sweep file that a row asks for."""
+    return {row["key"], row["option"], *row.get("also", "").split()} - {"none"}
 
 
 def never(drawn: Iterable[Row]) -> list[Pair]:
@@ -140,5 +161,7 @@ def coverage(drawn: Sequence[Row]) -> str:
     """Return what was drawn and what was not, for the page of results."""
     missing, total = never(drawn), len(every_pair())
     lines = [f"{len(drawn)} histories, {total - len(missing)} of {total} pairs"]
+    counts = Counter(pair for row in drawn for pair in itertools.combinations(sorted(keys(row)), 2))
+    lines += [f"keys {one} and {other}: {count}" for (one, other), count in counts.most_common()]
     lines += [f"never together: {a}={b}, {c}={d}" for (a, b), (c, d) in missing]
     return "\n".join(lines)

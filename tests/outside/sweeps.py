@@ -238,6 +238,11 @@ def parameter(row: Row) -> tuple[str, str, list[float]]:
     return "mbls", "margin", [4.0, 6.0]
 
 
+def asked(row: Row) -> list[str]:
+    """Return the optional keys of a row."""
+    return [row["key"], row["option"], *row.get("also", "").split()]
+
+
 def search(row: Row) -> dict[str, Any]:
     """Return the block `search` of a sweep."""
     part, name, values = parameter(row)
@@ -251,32 +256,34 @@ def search(row: Row) -> dict[str, Any]:
         "paper": {"budget": "paper"},
     }
     found: dict[str, Any] = {"trials": 2, "sampler": row["sampler"], "scheduler": row["scheduler"]}
-    found.update(options.get(row["option"], {}))
+    for name in asked(row):
+        found.update(options.get(name, {}))
     if row["option"] == "spaces" or row["sampler"] == "grid":
         found["spaces"] = {part: {name: {"choices": values}}}
     return found
 
 
 def extended(row: Row, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a sweep file with one more of its keys."""
-    key = row["key"]
-    if key == "variant":
+    """Return a sweep file with more of its keys."""
+    keys = asked(row)
+    if "variant" in keys:
         part, name, values = parameter(row)
         spec["variants"] = {"mine": {"of": part, "fixed": {name: values[0]}}}
         spec["recipes"].append("mine")
-    elif key == "vary":
+    if "vary" in keys:
         spec["tasks"][0].setdefault("split", {})["vary"] = True
-    elif key == "errors":
+    if "errors" in keys:
         spec["search"]["accuracy_errors"] = 1.0
-    elif key == "deterministic":
+    if "deterministic" in keys:
         spec["resources"]["deterministic"] = True
-    elif key == "many":
+    if "many" in keys:
         spec["search"]["trials"] = 24
         spec["tasks"][0]["protocol"]["epochs"] = 200
     kept = {"keep": "logits"}
     more = {"tags": {"tags": {"team": "red"}}, "keep": kept, "many": kept}
-    seeds = {"seeds": [0, 1]} if key in ("seeds", "vary") else {}
-    return {**spec, **seeds, **more.get(key, {})}
+    for key in keys:
+        spec |= more.get(key, {})
+    return {**spec, "seeds": [0, 1]} if {"seeds", "vary"} & {*keys} else spec
 
 
 def write(row: Row, folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:

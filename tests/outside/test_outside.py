@@ -7,6 +7,7 @@ histories with a planted bug, which must be found:
     python -m pytest -m long tests/outside -k planted
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ FAST = {
     "refinement": "none",
     "tracker": "default",
     "submit": "none",
+    "also": "",
 }
 # Seeds of faults that were found are kept here.
 HISTORIES = {
@@ -100,6 +102,13 @@ def test_the_report_names_a_pair_that_was_never_drawn() -> None:
 def test_a_seed_decides_the_row() -> None:
     assert draw.row_of(400) == draw.row_of(400)
     assert draw.row_of(0) != draw.row_of(1)
+
+
+def test_every_two_keys_that_go_together_are_in_a_hundred_of_four_hundred_histories() -> None:
+    drawn = [draw.keys(draw.row_of(seed)) for seed in range(400)]
+    names = [name for values in draw.ALSO.values() for name in values]
+    for pair in itertools.combinations(names, 2):
+        assert sum(keys.issuperset(pair) for keys in drawn) >= 100, pair
 
 
 def test_rows_of_many_seeds_hold_every_pair() -> None:
