@@ -27,13 +27,12 @@ class Maps(NamedTuple):
 
 def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
     """Return the maps of each recipe whose first seed has stored maps of pixels."""
-    maps = []
-    for result in results:
-        artifact = (
-            store.reader().find(ArtifactRef("evaluate", result.predictions[0]))
-            if result.predictions
-            else None
-        )
+    maps, reader = [], store.reader()
+    for result in (result for result in results if result.predictions):
+        ref = ArtifactRef("evaluate", result.predictions[0])
+        artifact = reader.find(ref)
+        if artifact is None and reader.holds(ref):
+            store.notice(f"the maps of {result.recipe} are left out: {reader.fault(ref)}")
         if artifact is not None and (artifact.directory / "maps.safetensors").is_file():
             maps.append(Maps(result.recipe, _picture(artifact)))
     return maps

@@ -188,7 +188,10 @@ class ArtifactStore:
         self._only_reads = False
 
     def reader(self) -> Self:
-        """Return this store with a ``find`` that keeps damaged artifacts and times of last use."""
+        """Return this store with a ``find`` that keeps damaged artifacts and times of last use.
+
+        Its ``find`` gives no notice of damage; ``fault`` describes it.
+        """
         found = copy(self)
         found._only_reads = True
         return found
@@ -211,9 +214,9 @@ class ArtifactStore:
             return None
         if found := _damage(directory):
             self._damaged[ref] = f"{directory} is damaged ({found})"
-            self.notice(f"artifact {self._damaged[ref]}: it counts as missing")
             if self._only_reads:
                 return None
+            self.notice(f"artifact {self._damaged[ref]}: it counts as missing")
             with self._changing():
                 _remove_damaged(directory)
             if not self._pulled(ref) or _damage(directory):

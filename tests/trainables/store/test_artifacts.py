@@ -188,7 +188,8 @@ def test_damage_is_noticed_logged_removed_and_repaired(store, kind, caplog):
 
 
 def test_a_reader_changes_neither_times_nor_damaged_artifacts(tmp_path):
-    store = ArtifactStore(tmp_path / "store")
+    told: list[str] = []
+    store = ArtifactStore(tmp_path / "store", told.append)
     stored = put(store)
 
     def state():
@@ -204,6 +205,7 @@ def test_a_reader_changes_neither_times_nor_damaged_artifacts(tmp_path):
         assert (found is None) == damaged
         assert state() == before
     assert "is damaged" in store.fault(stored.ref)
+    assert told == []
     assert store.find(stored.ref) is None
     assert not stored.directory.exists()
 
