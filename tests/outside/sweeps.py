@@ -256,8 +256,8 @@ def search(row: Row) -> dict[str, Any]:
         "paper": {"budget": "paper"},
     }
     found: dict[str, Any] = {"trials": 2, "sampler": row["sampler"], "scheduler": row["scheduler"]}
-    for name in asked(row):
-        found.update(options.get(name, {}))
+    for key in asked(row):
+        found.update(options.get(key, {}))
     if row["option"] == "spaces" or row["sampler"] == "grid":
         found["spaces"] = {part: {name: {"choices": values}}}
     return found
