@@ -725,28 +725,41 @@ def test_refinements_come_in_blocks_that_one_pass_computes():
     trained = taken(state)
     assert trained.request.together == []
     state.record(trained, measure(trained))
-
-    def next_refinement() -> TrialSpec | None:
-        while (trial := state.next_trial()) is not None and trial.request.stage != "refine":
-            state.record(trial, measure(trial))
-        return trial
-
-    first = next_refinement()
+    first = next_refinement(state)
     assert first is not None
-    assert next_refinement() is None  # The others wait for it.
+    assert next_refinement(state) is None  # The others wait for it.
     assert study_of(state, "ce+macal").running == 1
     state.record(first, measure(first))
-    others = [next_refinement(), next_refinement()]
+    others = [next_refinement(state), next_refinement(state)]
     block = (first, *(trial for trial in others if trial is not None))
     assert [trial.number for trial in block] == [0, 1, 2]
     parts = [trial.request.parts for trial in block]
     assert [trial.request.together for trial in block] == [parts] * 3
-    assert next_refinement() is None  # The next block waits for the results of this one.
+    assert next_refinement(state) is None  # The next block waits for the results of this one.
     for trial in block[1:]:
         state.record(trial, measure(trial))
-    last = next_refinement()
+    last = next_refinement(state)
     assert last is not None
     assert (last.number, len(last.request.together)) == (3, 2)
+
+
+def next_refinement(state: SweepState) -> TrialSpec | None:
+    while (trial := state.next_trial()) is not None and trial.request.stage != "refine":
+        state.record(trial, measure(trial))
+    return trial
+
+
+def test_a_pass_whose_first_member_fails_is_computed_again_by_one_other_member():
+    state, _ = make_state(make_spec('"ce+macal"', trials=4, parallel_trials=4))
+    first = next_refinement(state)
+    assert first is not None
+    state.record(first, first.ending("failed", {}, reason="diverged"))
+    second = next_refinement(state)
+    assert second is not None
+    assert (second.number, second.request.together) == (1, first.request.together)
+    assert next_refinement(state) is None
+    state.record(second, measure(second))
+    assert [trial and trial.number for trial in map(next_refinement, (state, state))] == [2, 3]
 
 
 @pytest.mark.parametrize(("sampler", "block"), [("tpe", 3), ("random", 5)])
