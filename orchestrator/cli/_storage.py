@@ -27,7 +27,6 @@ def sync(
     """Deliver the missing runs and files of a sweep to a tracking server or a bucket."""
     from orchestrator.cli._outcome import track
     from orchestrator.storage.storage import Storage
-    from orchestrator.tracking import sync as deliver
 
     storage, _, name = journal.rstrip("/").rpartition("/sweeps/")
     place = Storage(storage) if journal.startswith(("s3:", "gs:")) and name else None
@@ -35,11 +34,30 @@ def sync(
     spec = (place or folder.storage).load_spec(folder.name)
     uri = tracking_uri or spec.tracking_uri
     _renew_database(folder, uri)
-    deliver(folder.journal, uri, folder.storage.tracked_files)
+    _ship(folder, uri)
     echo(f"everything in {folder.journal} has reached {redacted(uri)}")
     if place is not None:
         _deliver(place, folder)
     track(spec, folder, uri)
+
+
+def _ship(folder: SweepFolder, uri: str) -> None:
+    """Deliver a journal, after the process of a sweep that has ended, if it still does so."""
+    from orchestrator.tracking import BusyError
+    from orchestrator.tracking import sync as deliver
+
+    said = False
+    while True:
+        try:
+            deliver(folder.journal, uri, folder.storage.tracked_files)
+        except BusyError:
+            if folder.is_owned():
+                raise
+            if not said:
+                echo(f"another process still delivers {folder.journal}; waiting for its end")
+            said = True
+        else:
+            return
 
 
 def _renew_database(folder: SweepFolder, uri: str) -> None:

@@ -12,7 +12,7 @@ from orchestrator.tracking._kinds import (
 )
 from orchestrator.tracking._process import ShipperProcess, delivered_runs, start_shipper
 from orchestrator.tracking._queries import stage_seconds, study_results
-from orchestrator.tracking._shipper import sync
+from orchestrator.tracking._shipper import BusyError, sync
 from orchestrator.tracking._storage_uri import storage_uri
 from orchestrator.tracking.best import (
     BestConfig,
@@ -25,6 +25,7 @@ from orchestrator.tracking.best import (
 
 __all__ = [
     "BestConfig",
+    "BusyError",
     "Change",
     "ShipperProcess",
     "SingleRun",

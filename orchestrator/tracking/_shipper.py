@@ -121,7 +121,9 @@ def sync(
             _patiently(shipper.remove_duplicates, PATIENCE_ORPHANED)
             return shipper.shipment
     except Timeout as error:
-        raise BusyError(f"journal {journal} is being delivered by another process") from error
+        raise BusyError(
+            f"journal {journal} is being delivered by another process, such as its running sweep"
+        ) from error
 
 
 def _patiently(

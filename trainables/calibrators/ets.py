@@ -48,6 +48,11 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
     temperature: Tensor = fitted()
     weights: Tensor = fitted()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Weights outside the simplex may reverse the order.
+        self.preserves_accuracy = (self.mixture, self.variant) != ("logits", "released")
+
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.mixture == "logits":
             return self._fit_logits(logits, labels)

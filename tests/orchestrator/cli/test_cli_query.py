@@ -1,9 +1,11 @@
 import json
 import shutil
+import threading
 from itertools import chain
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import parse_sweep
@@ -198,6 +200,19 @@ def test_sync_delivers_each_event_once(calsweep, stored, writer, database, snaps
     assert first == again == (0, f"everything in {stored}/journal.jsonl has reached {store}\n", "")
     assert len(delivered["runs"]) == 6  # two studies, four trials
     assert snapshot(store, writer.sweep) == delivered
+
+
+def test_sync_waits_for_the_process_of_an_ended_sweep_that_still_delivers(
+    calsweep, stored, database, monkeypatch
+):
+    monkeypatch.setattr("orchestrator.tracking._shipper.LOCK_WAIT", 0.1)
+    lock = FileLock(stored / "shipped.lock", thread_local=False)
+    lock.acquire()
+    threading.Timer(1.0, lock.release).start()
+    found = calsweep("storage", "sync", stored, "--tracking-uri", database)
+    told = f"another process still delivers {stored}/journal.jsonl; waiting for its end"
+    assert found.code == 0
+    assert found.out.splitlines()[0] == told
 
 
 def test_sync_brings_the_tables_and_the_report_of_a_sweep_that_has_ended(

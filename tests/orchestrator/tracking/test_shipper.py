@@ -539,7 +539,8 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
     writer.start()
     with FileLock(writer.path.with_name("shipped.lock")), pytest.raises(InputError) as refusal:
         sync(writer.path, store)
-    assert str(refusal.value) == f"journal {writer.path} is being delivered by another process"
+    told = "is being delivered by another process, such as its running sweep"
+    assert str(refusal.value) == f"journal {writer.path} {told}"
 
 
 @pytest.mark.parametrize(("follows", "longest"), [(False, _shipper.LOCK_WAIT), (True, -1)])

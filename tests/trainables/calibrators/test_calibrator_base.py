@@ -231,6 +231,9 @@ def test_first_argmax_takes_the_first_of_ties():
 def test_variants_that_change_accuracy_say_so():
     assert not build_calibrator("cts", assignment="logit").preserves_accuracy
     assert not build_calibrator("pts", variant="released").preserves_accuracy
+    ets = {"mixture": "logits", "variant": "released"}
+    assert not build_calibrator("ets", **ets).preserves_accuracy
+    assert build_calibrator("ets", variant="released").preserves_accuracy
 
 
 @pytest.mark.full
