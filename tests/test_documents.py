@@ -213,7 +213,7 @@ def test_every_cell_of_the_authors_notebook_runs(tmp_path, monkeypatch):
 
 
 def test_no_page_is_left_out() -> None:
-    others = {"docs/cluster.md", "docs/methods.md"}
+    others = {"docs/cluster.md", "docs/look.md", "docs/methods.md"}
     assert {page for page in PAGES if blocks(page, "sh") or blocks(page, "python")} == others | {
         "README.md",
         "docs/index.md",
