@@ -179,9 +179,8 @@ def _recorded_ending(trial: TrialSpec, ledger: Ledger) -> TrialFinished:
     known = ledger.trials.get(trial.key)
     if known is None or not known.ended:
         return trial.ending("failed", {}, reason="never ran")
-    return trial.ending(
-        known.status, dict(known.metrics), artifact=known.artifact, reason=known.reason
-    )
+    facts = {"artifact": known.artifact, "together": known.together, "reason": known.reason}
+    return trial.ending(known.status, dict(known.metrics), **facts)
 
 
 def resampled(rows: int, seed: int) -> Tensor:

@@ -326,6 +326,7 @@ class Past:
             status=trial.status,
             metrics=dict(trial.metrics),
             artifact=trial.artifact,
+            together=trial.together,
             reason=trial.reason,
         )
 

@@ -26,7 +26,10 @@ NAMED = b'{"event":"'
 
 # Fields that are left out of a line if they are None.
 SPARSE = frozenset(
-    ("epoch_seconds", "peak_memory", "host", "traceback", "error", "margin", "default_predictions")
+    (
+        *("epoch_seconds", "peak_memory", "host", "traceback", "error", "margin"),
+        *("default_predictions", "together"),
+    )
 )
 
 
@@ -138,6 +141,8 @@ class TrialFinished(Event):
 
     Attributes:
         reused: Whether the trial's artifact was already in the store.
+        together: The parts of all trials in the pass that computed the artifact, if this is another
+            pass than the trial's own; else None.
         epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if unknown or
             ``reused``.
         status: ``finished``, ``failed`` or ``pruned``.
@@ -157,6 +162,7 @@ class TrialFinished(Event):
     status: str
     metrics: Mapping[str, float]
     artifact: str = ""
+    together: list[Mapping[str, Mapping[str, Any]]] | None = None
     reason: str = ""
     fault: str = ""
 
