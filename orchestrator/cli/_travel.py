@@ -1,6 +1,8 @@
 """``calsweep package`` (without ``predictions``), and ``search blackbox``."""
 
 import secrets
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -59,8 +61,12 @@ def publish(
         if place.load_spec(name).plugins:
             echo(
                 f"{name} names plugins: the package has their code, and `calsweep package verify "
-                "--trust-plugins` runs it"
+                f"{shlex.quote(_package(written))} --trust-plugins` runs it"
             )
+
+
+def _package(written: Sequence[str]) -> str:
+    return next(name for name in written if name.endswith((".zip", ".calsweep")))
 
 
 def merge(

@@ -92,7 +92,7 @@ class Package:
         paths = sorted((self.folder / JOURNALS).glob("*.jsonl"))
         if not paths:
             raise InputError("the package has no journal")
-        found = [read_ledger(path) for path in paths]
+        found = [_ledger_in(path) for path in paths]
         for path, ledger in zip(paths, found, strict=True):
             if ledger.sweep_id != path.stem:
                 raise InputError(
@@ -173,6 +173,15 @@ class Package:
 
         write_whole(path, write)
         return path
+
+
+def _ledger_in(path: Path) -> Ledger:
+    """Read a package's journal; leave out the remedies for the journal of a storage."""
+    try:
+        return read_ledger(path)
+    except InputError as error:
+        problem, _, _ = str(error).partition("; ")
+        raise InputError(problem.replace(str(path), f"{JOURNALS}/{path.name}")) from error
 
 
 def header_of(license: str) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
             raise UnfitError(f"--trial {start!r}: no key of a trial in the package has this prefix")
     studies = (study for ledger in package.ledgers for study in ledger.studies.values())
     again = options.share > 0 or options.trials
-    if (bare := _without_rows(package)) and options.share == 0:
+    if (bare := _without_rows(package)) and not again:
         raise UnfitError(
             f"{many(len(bare), 'trial')}, for example {bare[0].key[:12]}, {have(len(bare))} no "
             "validation rows in the package, so figures can only be checked by training; use "

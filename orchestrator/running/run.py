@@ -121,6 +121,7 @@ def run_sweep(
     control = Control(folder, partial(say, console))
     with folder.owned(take), interrupt_on_sigterm(), control.watched():
         data = prepare_data(spec, console)
+        _check_data(spec, data, read_ledger(folder.journal))
         keep_plugins(spec)
         folder.write_spec(spec)
         with one_thread():
@@ -214,7 +215,8 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
     """Wait until everything is delivered; return False if something is not.
 
-    This gives up after ``STALLED_SECONDS`` without progress, or at once if a user must repair the
+    This gives up after ``STALLED_SECONDS`` without progress (five times as long if no request has
+    failed: a busy machine may still start the shipper), or at once if a user must repair the
     server, or if the server does not listen and has accepted nothing since this run began, when it
     had ``before`` bytes of the journal. After an interruption this does not wait, because the
     shipper continues in its own process.
@@ -227,7 +229,7 @@ def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: 
             return False
         if now != delivered:
             delivered, since = now, time.monotonic()
-        elif away or time.monotonic() - since > STALLED_SECONDS:
+        elif away or time.monotonic() - since > STALLED_SECONDS * (1 if shipper.fault() else 5):
             shipper.stop()
             return False
     return True
@@ -287,6 +289,19 @@ def _next_free(spec: SweepSpec) -> SweepSpec:
         name = f"{spec.name[: LONGEST_NAME - len(end)]}{end}"
         candidate = spec.model_copy(update={"name": name})
     return candidate
+
+
+def _check_data(spec: SweepSpec, data: Mapping[str, PreparedData], past: Ledger) -> None:
+    """Raise ``InputError`` if a stored sweep was computed on other data than there is now."""
+    names = {task.id: task.data_name(spec.all_seeds[0]) for task in spec.tasks}
+    for study in past.studies.values():
+        now = data[names[study.task]]
+        if study.fingerprint not in ("", now.key):
+            raise InputError(
+                f"sweep {spec.name!r} was computed on other data of {study.task} (hash "
+                f"{study.fingerprint[:12]}, now {now.key[:12]}); put the data back, give this "
+                "sweep another name, or run the sweep file with --fresh"
+            )
 
 
 def _check_same(spec: SweepSpec, resume: bool) -> None:

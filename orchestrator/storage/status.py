@@ -1,8 +1,11 @@
 """Compute the progress of a sweep from its journal and its lock."""
 
+import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from orchestrator.storage.events import DECISIONS
 from orchestrator.storage.journal import iterate_events
@@ -230,7 +233,11 @@ def _state(folder: SweepFolder, ledger: Ledger, owned: bool) -> str:
         return "died" if ledger.status == "running" else ledger.status
     if folder.control() == PAUSE:
         return "pausing" if any(trial.open for trial in ledger.trials.values()) else "paused"
-    return "running" if ledger.status == "running" else "starting"
+    # After the sweep's end its process still delivers runs and writes the report.
+    began = re.search(r"since (\S+ \S+)$", folder.owner())
+    since = datetime.fromisoformat(began[1]).timestamp() if began else math.inf
+    over = ledger.status != "running" and (ledger.ended or 0) / 1000 < since
+    return "starting" if over else "running"
 
 
 def _recipes(ledger: Ledger, owned: bool) -> Iterator[RecipeStatus]:

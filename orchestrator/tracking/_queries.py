@@ -10,6 +10,7 @@ from orchestrator.sweep.tracking_uri import elsewhere, sqlite_file
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._kinds import open_tracker, ping, read_tracker
 from orchestrator.tracking._tags import study_of, trial_of
+from orchestrator.tracking.mlflow.sqlite import undelivered
 from orchestrator.tracking.tracker import RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, redacted
@@ -47,6 +48,8 @@ def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
     if sweep not in known:
         if fault := open_tracker(tracker.uri).deletion(sweep):
             raise InputError(fault)
+        if remedy := undelivered(tracker.uri, sweep):
+            raise InputError(f"sweep {sweep!r} has not reached {redacted(tracker.uri)}; {remedy}")
         hint = elsewhere(tracker.uri)
         hint = f" {hint}" if hint != ELSEWHERE or sqlite_file(tracker.uri) else ""
         raise InputError(f"no sweep {sweep!r} on {redacted(tracker.uri)}{hint}; {there_are(known)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from orchestrator.sweep.names import is_sweep_name
 from orchestrator.sweep.tracking_uri import database_uri, sqlite_file
 from trainables.common.errors import InputError
 from trainables.common.files import LOCK_MODE, why
@@ -26,8 +27,10 @@ def require_database(file: Path, hint: str = ELSEWHERE) -> None:
             if stream.read(len(HEADER)) not in (b"", HEADER):
                 raise InputError(f"{file} is not a SQLite database; {renewal(file)}")
     except FileNotFoundError as error:
-        text = f"no tracking database at {file} {hint}; {_delivery(file)[0]} builds it"
-        raise InputError(text) from error
+        command, filled = _delivery(file)
+        if _is_own(file) and not filled:
+            raise InputError(f"no sweep in {file.parent / 'sweeps'} {hint}") from error
+        raise InputError(f"no tracking database at {file} {hint}; {command} builds it") from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error
 
@@ -45,9 +48,24 @@ def renewal(file: Path) -> str:
 
 def _delivery(file: Path) -> tuple[str, bool]:
     """Return the command that fills a database, and whether a storage with sweeps owns it."""
-    own = file == sqlite_file(database_uri(file.parent))
-    journals = sorted(file.parent.glob("sweeps/*/journal.jsonl")) if own else []
-    return f"`{sync_command(journals[0].parent) if journals else SYNC}`", bool(journals)
+    journals = sorted(file.parent.glob("sweeps/*/journal.jsonl")) if _is_own(file) else []
+    commands = [sync_command(journal.parent) for journal in journals] or [SYNC]
+    return f"`{' && '.join(commands)}`", bool(journals)
+
+
+def _is_own(file: Path) -> bool:
+    """Return True if a file has the place of a storage's database."""
+    return file == sqlite_file(database_uri(file.parent))
+
+
+def undelivered(uri: str, sweep: str) -> str:
+    """Return how to deliver a sweep that is in the storage of a database, else ""."""
+    file = sqlite_file(uri)
+    if file is None or not _is_own(file) or not is_sweep_name(sweep):
+        return ""
+    folder = file.parent / "sweeps" / sweep
+    there = (folder / "journal.jsonl").is_file()
+    return f"`{sync_command(folder)}` delivers it" if there else ""
 
 
 def describe_database(file: Path) -> str:
