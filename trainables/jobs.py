@@ -157,8 +157,6 @@ class Report:
     epoch: int = 0  # Number of computed epochs; 0 for an outcome that was already stored.
     history: Sequence[EpochMetrics] = ()  # The epochs that this attempt has not reported yet.
     artifact: str = ""  # Key of the stored outcome, once it has finished.
-    # Of an outcome that was stored already: ``StageRequest.together``, if it is not the job's.
-    together: list[Mapping[str, Any]] | None = None
     fault: Fault | None = None
     cost: Cost = Cost()
     host: str = ""  # The machine's name.

@@ -179,8 +179,9 @@ def _recorded_ending(trial: TrialSpec, ledger: Ledger) -> TrialFinished:
     known = ledger.trials.get(trial.key)
     if known is None or not known.ended:
         return trial.ending("failed", {}, reason="never ran")
-    facts = {"artifact": known.artifact, "together": known.together, "reason": known.reason}
-    return trial.ending(known.status, dict(known.metrics), **facts)
+    return trial.ending(
+        known.status, dict(known.metrics), artifact=known.artifact, reason=known.reason
+    )
 
 
 def resampled(rows: int, seed: int) -> Tensor:

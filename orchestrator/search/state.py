@@ -248,8 +248,6 @@ class SweepState:
     def _take_in(self, trial: TrialSpec, outcome: TrialFinished) -> None:
         study = self.studies[trial.study]
         study.outcomes[trial.number] = outcome
-        if outcome.together is not None:  # Another sweep computed it, in its own pass.
-            trial.request = replace(trial.request, together=outcome.together)
         if trial.role == SEARCH:
             study.unscored.add(trial.number)
         else:
@@ -399,7 +397,7 @@ def ending(trial: TrialSpec, report: Report) -> TrialFinished:
         facts = {"epoch_seconds": cost.epoch_seconds, "peak_memory": cost.peak_memory}
     metrics = report.metrics
     if report.status == Status.FINISHED:
-        facts |= {"artifact": report.artifact, "together": report.together}
+        facts["artifact"] = report.artifact
     if report.status == Status.FAILED and report.fault is not None:
         by_machine = report.fault.kind == FaultKind.MACHINE
         metrics = {} if by_machine else metrics

@@ -326,7 +326,6 @@ class Past:
             status=trial.status,
             metrics=dict(trial.metrics),
             artifact=trial.artifact,
-            together=trial.together,
             reason=trial.reason,
         )
 

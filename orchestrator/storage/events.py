@@ -26,10 +26,7 @@ NAMED = b'{"event":"'
 
 # Fields that are left out of a line if they are None.
 SPARSE = frozenset(
-    (
-        *("epoch_seconds", "peak_memory", "host", "traceback", "error", "margin"),
-        *("default_predictions", "together"),
-    )
+    ("epoch_seconds", "peak_memory", "host", "traceback", "error", "margin", "default_predictions")
 )
 
 
@@ -141,8 +138,6 @@ class TrialFinished(Event):
 
     Attributes:
         reused: Whether the trial's artifact was already in the store.
-        together: The parts of all trials in the pass that computed the artifact, if this is another
-            pass than the trial's own; else None.
         epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if unknown or
             ``reused``.
         status: ``finished``, ``failed`` or ``pruned``.
@@ -162,7 +157,6 @@ class TrialFinished(Event):
     status: str
     metrics: Mapping[str, float]
     artifact: str = ""
-    together: list[Mapping[str, Mapping[str, Any]]] | None = None
     reason: str = ""
     fault: str = ""
 

@@ -45,8 +45,8 @@ class Trial(TrialStarted):
             1970.
         status: ``finished``, ``failed`` or ``pruned``, as the trial last ended; ``running`` if it
             never has.
-        artifact, together, reason, fault, reused, seconds, epoch_seconds, peak_memory: From its
-            last ``TrialFinished``.
+        artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: From its last
+            ``TrialFinished``.
         last_step, epochs: Last epoch and number of epochs; -1 and 0 if none was read.
         curves: Steps and values of the metrics that the ledger keeps for each epoch.
         objective: Score that the search minimises; None until it is scored.
@@ -60,7 +60,6 @@ class Trial(TrialStarted):
     status: str = "running"
     metrics: dict[str, float] = field(default_factory=dict)
     artifact: str = ""
-    together: list[Mapping[str, Mapping[str, Any]]] | None = None
     reason: str = ""
     fault: str = ""
     reused: bool = False
@@ -288,7 +287,6 @@ class Ledger:
         trial.metrics = {**epochs, **event.metrics}
         trial.artifact, trial.reason, trial.fault = event.artifact, event.reason, event.fault
         trial.reused, trial.seconds = event.reused, event.seconds
-        trial.together = event.together
         trial.epoch_seconds, trial.peak_memory = event.epoch_seconds, event.peak_memory
 
     def _trial_scored(self, event: TrialScored) -> None:

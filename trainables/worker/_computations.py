@@ -199,7 +199,6 @@ class StageComputation(Computation):
         self._run: StageRun | None = None
         self._lock: ArtifactLock | Lease | None = None
         self._saved = 0.0
-        self._together: list[Mapping[str, Any]] | None = None
 
     def advance(self) -> Status:
         """Compute some epochs; store the outcome after the last one."""
@@ -225,7 +224,7 @@ class StageComputation(Computation):
             self.seconds += self.bench.clock() - started
 
     def outcome(self) -> dict[str, Any]:
-        return {"artifact": self._request.key(), "together": self._together}
+        return {"artifact": self._request.key()}
 
     def _begin(self) -> StageRun | None:
         """Open the stage; return None if its outcome is stored or another worker computes it."""
@@ -237,7 +236,7 @@ class StageComputation(Computation):
             return None
         if found := self.bench.store.find(self._request.ref):
             self.metrics, self.history = _recorded(found, self._work.score)
-            self.reused, self._together = True, _other_pass(found, self._request)
+            self.reused = True
         else:
             self._run = self._opened(data)
         return self._run
@@ -307,12 +306,6 @@ def _recorded(found: Artifact, score: str) -> tuple[dict[str, float], list[Epoch
     return metrics, [EpochMetrics(**epoch) for epoch in found.record["history"]]
 
 
-def _other_pass(found: Artifact, request: StageRequest) -> list[Mapping[str, Any]] | None:
-    """Return the members of the pass that computed a stored outcome, if not those of a request."""
-    members: list[Mapping[str, Any]] = found.record["request"].get("together", [])
-    return None if members == request.together else members
-
-
 def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     """Return the report on a job whose outcome is stored locally, or None if a worker is needed.
 
@@ -327,13 +320,9 @@ def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     if not store.holds(ref) or (found := store.find(ref)) is None:
         return None
     metrics, history = _recorded(found, work.score)
+    cost = Cost(reused=True)
     return Report(
-        status=Status.FINISHED,
-        metrics=metrics,
-        history=history,
-        artifact=ref.key,
-        together=_other_pass(found, work.request),
-        cost=Cost(reused=True),
+        status=Status.FINISHED, metrics=metrics, history=history, artifact=ref.key, cost=cost
     )
 
 

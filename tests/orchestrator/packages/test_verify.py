@@ -22,7 +22,6 @@ from orchestrator.packages.package import Package, opened
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
 from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
-from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
@@ -75,18 +74,6 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
 
 def test_refinements_of_one_pass_are_computed_again_with_each_other(tmp_path):
     storage = board(tmp_path / "storage", "pass", recipes="[ce, ce+macal, ce+macal+ts]")
-    publish(storage, ["pass"], tmp_path)
-    found = verify(tmp_path / "package.zip", replace(WHOLE, tolerance=0.0))
-    assert found.problems == []
-    assert max(each.worst for each in found.retrained) == 0.0
-
-
-def test_a_refinement_that_another_sweep_computed_is_computed_again_as_there(tmp_path):
-    board(tmp_path / "storage", "alone", recipes="[ce+macal, ce+macal+ts]", trials=1)
-    storage = board(tmp_path / "storage", "pass", recipes="[ce+macal, ce+macal+ts]")
-    ledger = read_ledger(storage.sweep("pass").journal)
-    taken = [trial for trial in ledger.trials.values() if trial.together is not None]
-    assert [(trial.stage, trial.number, trial.together) for trial in taken] == [("refine", 0, [])]
     publish(storage, ["pass"], tmp_path)
     found = verify(tmp_path / "package.zip", replace(WHOLE, tolerance=0.0))
     assert found.problems == []
