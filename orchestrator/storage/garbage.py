@@ -172,6 +172,8 @@ class _Needs:
 def _compared(study: Study) -> Iterator[Trial]:
     """Yield the trials whose validation rows the choice of a closed study has compared."""
     stored = [trial for trial in study.scored if trial.artifact]
+    if study.rule.get("stop"):  # Before each trial, the best two so far.
+        yield from stored
     yield from (trial for trial in stored if trial.accuracy_error is not None)
     if stored and study.closed is not None and study.closed.margin is not None:
         yield stored[0]  # The published default.

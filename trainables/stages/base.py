@@ -36,8 +36,8 @@ class StageRequest:
 
     The ``upstream_request`` is not part of the key, because ``upstream`` is. It allows the
     upstream stage to be computed again if its artifact is damaged. Later stages compute in the
-    precision of the training, so their keys depend on it through ``upstream``. Nor is ``together``
-    part of the key, because it only changes how the outcome is rounded.
+    precision of the training, so their keys depend on it through ``upstream``. The key also depends
+    on ``together``, because the members of a pass change how each of them is rounded.
     """
 
     stage: str  # One of ``EVERY_STAGE``.
@@ -81,9 +81,10 @@ class StageRequest:
     @cached_property
     def _key(self) -> str:
         determinants = self.plain()
-        del determinants["upstream_request"], determinants["together"]
-        if not self.portable:  # Artifacts from before this field existed keep their keys.
-            del determinants["portable"]
+        del determinants["upstream_request"]
+        for name in ("portable", "together"):  # Artifacts from before these fields keep their keys.
+            if not determinants[name]:
+                del determinants[name]
         determinants["data"] = _data_key(self.data)
         if codes := part_codes(self.stage, self.parts, self.model):
             determinants["code"] = codes

@@ -68,6 +68,7 @@ class RefineStage(StageRun, stage="refine"):
             held_out=(validation, data.validation_labels),
         )
         self._own: Tensor | None = None  # The network's own logits if the head was rejected.
+        self._judged: Tensor | None = None  # The logits behind the last epoch's metrics.
 
     @classmethod
     def of(cls, request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
@@ -83,20 +84,23 @@ class RefineStage(StageRun, stage="refine"):
     def joined(self) -> StageRun:
         """Return a run that trains all members of the pass with the same ``together_key``.
 
-        Members whose outcomes are stored are trained as well: without them, the others would be
-        rounded in another way.
+        Members that cannot be built fail in their own trials. Members whose outcomes are stored are
+        trained as well: without them, the others would be rounded in another way.
         """
         key = self.trainer.refinement.together_key()
         if key is None:
             return self
-        members = [
-            self
-            if request is self.request
-            else RefineStage(request, self.store, self.data, self.features)
-            for request in self.request.members
-        ]
-        fitting = [member for member in members if member.trainer.refinement.together_key() == key]
+        members = [self if r is self.request else self._other(r) for r in self.request.members]
+        fitting = [m for m in members if m and m.trainer.refinement.together_key() == key]
         return RefineTogether(self, fitting) if len(fitting) > 1 else self
+
+    def _other(self, request: StageRequest) -> "RefineStage | None":
+        try:
+            return RefineStage(request, self.store, self.data, self.features)
+        except torch.OutOfMemoryError:
+            raise  # Of the device: the pass may fit there later.
+        except (ValueError, TypeError, RuntimeError, ArithmeticError):
+            return None
 
     def run_epoch(self) -> dict[str, float]:
         return self.judged(self.trainer.train_epoch(), self.head_logits())
@@ -110,7 +114,7 @@ class RefineStage(StageRun, stage="refine"):
             TrainingDivergedError: If a metric or logit is not finite, or the final head lost its
                 accuracy.
         """
-        self.epoch = self.trainer.epoch
+        self.epoch, self._judged = self.trainer.epoch, logits
         self.check_finite(figures, bool(logits.isfinite().all()))
         if self.epoch == self.epochs:
             own = self.upstream().tensors("validation")["logits"].to(logits.device)
@@ -124,7 +128,8 @@ class RefineStage(StageRun, stage="refine"):
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the head's weights, the validation logits, and whether the head is accepted."""
-        logits = self.head_logits() if self._own is None else self._own
+        judged = self.head_logits() if self._judged is None else self._judged
+        logits = judged if self._own is None else self._own
         files = {
             "head": self.trainer.head.state_dict(),
             "validation": self._validation_tensors(logits),

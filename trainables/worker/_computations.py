@@ -248,8 +248,6 @@ class StageComputation(Computation):
             return run
         try:
             state = checkpoint.read()
-            if state.get("together", []) != self._request.together:
-                return run  # Another sweep began a pass with other members.
             run.load_state_dict(state["stage"])
         except Exception as error:  # noqa: BLE001 - damage may raise any exception
             damage = f"checkpoint {checkpoint} is damaged ({type(error).__name__})"
@@ -281,8 +279,8 @@ class StageComputation(Computation):
         if every is not None and self.seconds - self._saved >= every:
             self._saved = self.seconds
             history = [vars(epoch) for epoch in self.history]
-            content = {"stage": self._run.state_dict(), "together": self._request.together}
-            self._checkpoint.write({**content, "seconds": self.seconds, "history": history})
+            content = {"stage": self._run.state_dict(), "seconds": self.seconds}
+            self._checkpoint.write({**content, "history": history})
 
     def ended(self, fault: Fault | None) -> None:
         """Remove the checkpoint if the stage finished or failed because of its configuration."""

@@ -21,7 +21,7 @@ tasks:
     protocol: {{base: digits, epochs: 2}}
     split: {{train_limit: {train}, test_limit: {test}}}
 recipes: {recipes}
-search: {{trials: 3, parallel_trials: 2}}
+search: {{trials: {trials}, parallel_trials: 2}}
 seeds: {seeds}
 executor: local
 storage: {storage}
@@ -37,11 +37,12 @@ def board(
     dataset: str = "digits",
     suites: str = "[]",
     rows: tuple[int, int] = (150, 120),
+    trials: int = 3,
 ) -> Storage:
     """Run a sweep of some trainings of a tenth of a second."""
     torch.set_num_threads(1)
     train, test = rows
-    task = {"dataset": dataset, "suites": suites, "train": train, "test": test}
+    task = {"dataset": dataset, "suites": suites, "train": train, "test": test, "trials": trials}
     text = BOARD.format(name=name, recipes=recipes, seeds=seeds, storage=storage, **task)
     spec = pin_plugins(parse_sweep(text + more, name))
     keep_plugins(spec)

@@ -79,7 +79,9 @@ def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) ->
 )
 def test_a_sweep_that_cannot_be_published_is_one_line(storage, tmp_path, capsys, sweep, told):
     part = {"dataset": "digits", "suites": "[]", "train": 150, "test": 120}
-    text = BOARD.format(name="begun", recipes="[ce]", seeds="[0]", storage=tmp_path, **part)
+    text = BOARD.format(
+        name="begun", recipes="[ce]", seeds="[0]", storage=tmp_path, trials=3, **part
+    )
     place = Storage(tmp_path).sweep("begun")
     place.path.mkdir(parents=True)
     place.spec_file.write_text(text)

@@ -22,6 +22,7 @@ from orchestrator.packages.package import Package, opened
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
 from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
+from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
@@ -74,6 +75,21 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
 
 def test_refinements_of_one_pass_are_computed_again_with_each_other(tmp_path):
     storage = board(tmp_path / "storage", "pass", recipes="[ce, ce+macal, ce+macal+ts]")
+    publish(storage, ["pass"], tmp_path)
+    found = verify(tmp_path / "package.zip", replace(WHOLE, tolerance=0.0))
+    assert found.problems == []
+    assert max(each.worst for each in found.retrained) == 0.0
+
+
+def test_a_configuration_of_another_pass_is_another_outcome(tmp_path):
+    board(tmp_path / "storage", "alone", recipes="[ce+macal, ce+macal+ts]", trials=1)
+    storage = board(tmp_path / "storage", "pass", recipes="[ce+macal, ce+macal+ts]")
+    first, second = (read_ledger(storage.sweep(name).journal) for name in ("alone", "pass"))
+    outcomes = [
+        {trial.artifact for trial in ledger.trials.values() if trial.stage == "refine"}
+        for ledger in (first, second)
+    ]
+    assert not outcomes[0] & outcomes[1]
     publish(storage, ["pass"], tmp_path)
     found = verify(tmp_path / "package.zip", replace(WHOLE, tolerance=0.0))
     assert found.problems == []

@@ -153,6 +153,13 @@ def test_trials_whose_rows_the_choice_has_compared_stay(room, margin, errors, ex
     assert room.left() & {TRAIN_A, TRAIN_B} == expected
 
 
+def test_a_search_that_may_stop_early_keeps_all_its_rows(room: Room) -> None:
+    opened, *rest = (*FIRST, *SECOND, scored("k0", 0.2), scored("k1", 0.1))
+    room.sweep("one", {**opened, "rule": {"stop": "auto"}}, *rest, CLOSED)
+    room.collect()
+    assert {TRAIN_A, TRAIN_B} <= room.left()
+
+
 def test_a_published_default_stays_until_a_resumed_sweep_has_measured_it(room: Room) -> None:
     both = (*trial("k1", "t|ce", "train", TRAIN_B), *trial("k0", "t|ce", "train", TRAIN_A))
     room.sweep("one", *both, CLOSED, status="interrupted")

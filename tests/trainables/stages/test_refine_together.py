@@ -8,7 +8,7 @@ from small_stages import Workshop, request
 
 from trainables.common.errors import TrainingDivergedError
 from trainables.common.stages import ArtifactRef
-from trainables.stages import StageRequest, StageRun, open_stage, predictor, refine
+from trainables.stages import StageRequest, StageRun, objective_terms, open_stage, predictor, refine
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.refine import RefineTogether
 from trainables.store.artifacts import Artifact
@@ -34,10 +34,13 @@ def run_all(run: StageRun, seconds: float | None = None) -> Artifact:
     return run.finish(history[-1]["metrics"], history, seconds)
 
 
-def open_all(workshop: Workshop, requests: list[StageRequest], position: int = 0) -> StageRun:
+def of_a_pass(requests: list[StageRequest]) -> list[StageRequest]:
     parts = [one.parts for one in requests]
-    asked = replace(requests[position], together=parts)
-    return open_stage(asked, workshop.store, workshop.data)
+    return [replace(one, together=parts) for one in requests]
+
+
+def open_all(workshop: Workshop, requests: list[StageRequest], position: int = 0) -> StageRun:
+    return open_stage(of_a_pass(requests)[position], workshop.store, workshop.data)
 
 
 def test_refinements_trained_together_are_stored_as_if_trained_alone(
@@ -64,12 +67,12 @@ def test_refinements_trained_together_are_stored_as_if_trained_alone(
     assert isinstance(run, RefineTogether)
     run.ask_for("val_nll_after_ts")
     run_all(run, seconds=30.0)
-    for one, other in zip(requests, expected, strict=True):
+    for one, other in zip(of_a_pass(requests), expected, strict=True):
         found = workshop.store.find(one.ref)
         assert found.record["metrics"] == pytest.approx(other.record["metrics"], abs=1e-4)
         assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
         assert found.record["epochs"] == 3
-        assert found.record["seconds"] == (10.5 if one is requests[0] else 10.0)
+        assert found.record["seconds"] == (10.5 if one.parts == requests[0].parts else 10.0)
         for name, tensor in other.tensors("head").items():
             torch.testing.assert_close(found.tensors("head")[name], tensor, atol=1e-4, rtol=0)
     assert len({other.record["metrics"]["val_nll"] for other in expected}) == len(requests)
@@ -89,11 +92,13 @@ def test_each_refinement_trained_together_gets_its_notices(workshop, trained, mo
 
 def test_stored_refinements_are_not_stored_again_with_the_others(workshop, trained):
     requests = wanted(workshop, trained, seed=1)
-    run_all(workshop.open(requests[1]))
-    before = workshop.store.path(requests[1].ref).stat().st_mtime_ns
     run_all(open_all(workshop, requests))
-    assert workshop.store.path(requests[1].ref).stat().st_mtime_ns == before
-    assert workshop.store.contains(requests[2].ref)
+    first, second, third = of_a_pass(requests)
+    shutil.rmtree(workshop.store.path(first.ref))
+    before = workshop.store.path(second.ref).stat().st_mtime_ns
+    run_all(open_all(workshop, requests))
+    assert workshop.store.path(second.ref).stat().st_mtime_ns == before
+    assert workshop.store.contains(third.ref)
 
 
 @pytest.mark.parametrize("lr", [0.05, 1e38])
@@ -110,12 +115,12 @@ def test_every_member_of_a_pass_has_the_same_bits_whichever_is_asked_for(
         again.store.path(trained.ref).symlink_to(trained.directory)
         if position:  # An outcome of its own that is stored already changes nothing.
             run_all(open_all(again, requests))
-            for one in (requests[0], requests[2]):
-                shutil.rmtree(again.store.path(one.ref))
+            for place in (0, 2):
+                shutil.rmtree(again.store.path(of_a_pass(requests)[place].ref))
         run_all(open_all(again, requests, position))
-        stored = [again.store.find(requests[place].ref) for place in (0, 2)]
+        stored = [again.store.find(of_a_pass(requests)[place].ref) for place in (0, 2)]
         found.append([artifact.tensors("head") for artifact in stored])
-        assert again.store.contains(requests[1].ref) == (lr < 1)
+        assert again.store.contains(of_a_pass(requests)[1].ref) == (lr < 1)
     for one, other in zip(*found, strict=True):
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
@@ -135,13 +140,36 @@ def test_a_refinement_that_diverges_is_not_stored(workshop, trained):
     alone = workshop.open(requests[2])
     metrics = [alone.run_epoch() for _ in range(alone.epochs)]
     run_all(open_all(workshop, requests), seconds=30.0)
-    assert not workshop.store.contains(requests[1].ref)
-    stored = [workshop.store.find(ArtifactRef("refine", requests[place].key())) for place in (0, 2)]
+    passed = of_a_pass(requests)
+    assert not workshop.store.contains(passed[1].ref)
+    stored = [workshop.store.find(passed[place].ref) for place in (0, 2)]
     shares = [found.record["seconds"] for found in (stored[0], stored[1])]
     assert shares == pytest.approx([15.0, 15.0], abs=4)  # With what the features cost, if that.
     assert stored[1].record["metrics"] == pytest.approx(metrics[-1], abs=1e-4)
     with pytest.raises(TrainingDivergedError):
         run_all(open_all(workshop, requests, position=1))
+
+
+def test_a_member_that_cannot_be_built_fails_alone(workshop, trained):
+    requests = wanted(workshop, trained, seed=12)
+    requests[1] = replace(requests[1], parts={"macal": {"epochs": 3, "hidden": 10**12}})
+    run_all(open_all(workshop, requests))
+    stored = [workshop.store.contains(one.ref) for one in of_a_pass(requests)]
+    assert stored == [True, False, True]
+    with pytest.raises(RuntimeError, match="alloc"):
+        open_all(workshop, requests, position=1)
+
+
+def test_the_metrics_of_a_member_are_those_of_its_stored_rows(workshop, trained):
+    common = {"epochs": 3, "lr": 0.1}
+    parts = [{"macal": {**common, "hidden": hidden}} for hidden in (16, 20, 24)]
+    requests = [request(workshop.prepared, "refine", part, trained, 13) for part in parts]
+    run_all(open_all(workshop, requests))
+    for one in of_a_pass(requests):
+        found = workshop.store.find(one.ref)
+        rows = found.tensors("validation")
+        nll = objective_terms("nll", rows["logits"], rows["labels"]).mean()
+        assert float(nll) == found.record["metrics"]["val_nll"]
 
 
 COLLAPSED = {"q0": 0.99, "sparsity": "fixed", "hidden": 4}
@@ -152,7 +180,7 @@ def test_a_refinement_that_loses_its_accuracy_is_not_stored(workshop, trained):
     lost = {"macal": {"epochs": 6, **COLLAPSED}}
     requests[1] = request(workshop.prepared, "refine", lost, trained, 9)
     run_all(open_all(workshop, requests))
-    stored = [workshop.store.contains(one.ref) for one in requests]
+    stored = [workshop.store.contains(one.ref) for one in of_a_pass(requests)]
     assert stored == [True, False, True]
     for others in ([], requests[:1]):
         with pytest.raises(
@@ -170,6 +198,7 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(workshop, trained, to
     seed = 10 + together
     requests = [request(workshop.prepared, "refine", part, trained, seed) for part in parts]
     if together:
+        requests = of_a_pass(requests)
         run_all(open_all(workshop, requests))
     else:
         for one in requests:
@@ -201,8 +230,9 @@ def test_refinements_trained_together_continue_from_a_saved_state(workshop, trai
     assert third.epoch == 1
     assert [third.run_epoch() for _ in range(2)] == expected[1:]
     third.finish(expected[-1])
-    found = workshop.store.find(requests[2].ref)
+    last = of_a_pass(requests)[2]
+    found = workshop.store.find(last.ref)
     assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
-    whole = first.state_dict()["others"][requests[2].key()]["trainer"]["head"]
+    whole = first.state_dict()["others"][last.key()]["trainer"]["head"]
     for name, tensor in found.tensors("head").items():
         assert torch.equal(tensor, whole[name]), name
