@@ -197,7 +197,7 @@ class SweepState:
                 study.passes |= dict.fromkeys(numbers := {trial.number for trial in own}, numbers)
                 for trial in own:
                     trial.request = replace(trial.request, together=[*distinct.values()])
-            study.queue += own
+            study.queue += [self._keep(study, trial) for trial in own]
         return study.next_queued()
 
     def _ask(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
@@ -210,7 +210,7 @@ class SweepState:
         _, parameters = study.search.ask(None if trial is None else trial.parameters)
         if trial is None or trial.parameters != parameters:
             trial = make(parameters)
-        return self._keep(study, trial)
+        return trial
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
         """Return True if the base of a study's next trial is known; close a study without one."""

@@ -350,8 +350,7 @@ class SearchModel(_Strict):
 class VariantModel(_Strict):
     """A part under another name with its own settings, such as one row of an ablation.
 
-    Parameters in ``fixed`` have these values, unless ``search.fixed`` gives others, and are not
-    searched.
+    Parameters in ``fixed`` have these values and are not searched.
     """
 
     of: str
@@ -721,6 +720,13 @@ def _check_search(spec: SweepSpec) -> None:
         _check_ranges(f"search.spaces.{part}", spec.base(part), ranges)
     for part, values in fixed.items():
         check_values(f"search.fixed.{part}", spec.base(part), values)
+        known = spec.variants[part].fixed if part in spec.variants else {}
+        for name in sorted({*values} & {*known}):
+            if values[name] != known[name]:
+                raise InputError(
+                    f"search.fixed.{part}.{name}: expected {known[name]!r}, as in variants.{part}."
+                    f"fixed, got {values[name]!r}; delete one of the two"
+                )
     for part, names in tune.items():
         for name in sorted({*names} & {*spec.fixed(part)}):
             raise InputError(f"search.tune.{part}: {name!r} is also fixed; tune it or fix it")

@@ -22,7 +22,7 @@ WRONG = {
         "--until 'tomorrow' is not a date; use 2026-05-01 or 2026-05-01T13:30"
     ),
     f"{ASK} --tag =red": "--tag '=red' is not KEY=VALUE",
-    ASK: "no tracking database at HERE/calsweep-storage/mlflow.db *",
+    ASK: "no sweep in HERE/calsweep-storage/sweeps *",
     f"{ASK} --tracking-uri ./mlruns": (
         "tracking uri './mlruns' is not supported *; allowed: sqlite:///PATH/mlflow.db, *"
     ),

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.storage.events import SweepEnded
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
 from tests.orchestrator.databases import place_database
@@ -147,6 +148,13 @@ def test_a_sweep_is_paused_and_stopped_from_another_process(calsweep, empty_fold
     far.journal.write_bytes(b"".join(kept))  # As it is when the process is killed.
     now = sweep_status(far)
     assert (now.state, now.running, now.seconds_left) == ("died", (), None)
+    with far.owned():
+        assert sweep_status(far).state == "running"  # Its process has not begun to write yet.
+        far.journal.write_bytes(b"".join([*kept, end]))
+        assert sweep_status(far).state == "starting"
+        with far.open_journal() as journal:
+            journal.append(SweepEnded(status="finished"))
+        assert sweep_status(far).state == "running"  # It still writes the report.
     assert f"process {process.pid}, since" in now.owner
 
 

@@ -22,7 +22,9 @@ from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
 from orchestrator.running.data import DataPreview, prepare_data, preview_data
 from orchestrator.running.reproduce import reproduce
+from orchestrator.running.run import run_sweep
 from orchestrator.statistics import compare, judge_claim
+from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -32,6 +34,7 @@ from orchestrator.tables.claims import load_claims
 from orchestrator.tables.make import TableOptions, make_table
 from orchestrator.tracking import study_results
 from orchestrator.view import from_folder, render_report
+from tests.orchestrator.one_process import one_process
 from tests.orchestrator.tiny_sweep import compute_within, run_within
 from trainables.calibrators import Calibrator, FitWarning, _released, build_calibrator
 from trainables.common.errors import InputError
@@ -179,6 +182,29 @@ def test_a_changed_file_of_logits_has_another_fingerprint(tmp_path: Path) -> Non
     write_logits(tmp_path / "rows.npz", seed=1)
     (after,) = {data.fingerprint for data in prepare_data(spec).values()}
     assert before != after
+
+
+@one_process()
+def test_a_sweep_is_refused_on_changed_data_and_goes_on_with_its_own(tmp_path: Path) -> None:
+    write_logits(tmp_path / "rows.npz")
+    before = (tmp_path / "rows.npz").read_bytes()
+    spec = make_spec(tmp_path, files="rows.npz")
+    run_sweep(spec)
+    journal = SweepFolder.of(spec).journal
+    lines = journal.read_bytes()
+    write_logits(tmp_path / "rows.npz", seed=1)
+    told = (
+        r"^sweep 'logits' was computed on other data of rows \(hash [0-9a-f]{12}, now "
+        r"[0-9a-f]{12}\); put the data back, give this sweep another name, or run the sweep file "
+        "with --fresh$"
+    )
+    with pytest.raises(InputError, match=told):
+        run_sweep(spec)
+    assert journal.read_bytes() == lines
+    (tmp_path / "rows.npz").write_bytes(before)
+    run_sweep(spec)
+    ends = [event.event for event in read_events(journal)[0]]
+    assert ends.count("trial_finished") == lines.count(b'"trial_finished"')
 
 
 def test_every_set_of_an_hdf5_file_is_a_task(tmp_path: Path) -> None:

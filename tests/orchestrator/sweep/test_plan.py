@@ -224,9 +224,9 @@ def test_which_studies_are_suggested_a_block_at_a_time():
     assert sorted(blocks) == ["ce+cts-ls", "ce+macal", "ce+ts", "ce+vs", "ce+warm"]
 
 
-def test_fixed_values_are_those_of_the_sweep_then_those_of_the_variant():
-    extra = "variants: {wide: {of: mbls, fixed: {margin: 9.0, weight: 0.5}}}\n"
-    made = plan("wide", extra=extra, fixed={"wide": {"margin": 12.0}})
+def test_fixed_values_are_those_of_the_variant_and_those_of_the_sweep():
+    extra = "variants: {wide: {of: mbls, fixed: {weight: 0.5}}}\n"
+    made = plan("wide", extra=extra, fixed={"wide": {"margin": 12.0, "weight": 0.5}})
     (study,) = (study for study in made if study.row)
     assert {**study.defaults["wide"], "variant": ""} == {
         "margin": 12.0,

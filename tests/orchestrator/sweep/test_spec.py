@@ -96,6 +96,10 @@ BAD = {
     "a range that ends above what the part takes": GOOD.replace(
         "{trials: 3}", "{spaces: {ls: {smoothing: {high: 2}}}}"
     ).replace("mbls", "ls"),
+    "another value of what a variant fixes": GOOD.replace(
+        "{trials: 3}", "{fixed: {wide: {margin: 8.0}}}"
+    ).replace("mbls", "wide")
+    + "variants: {wide: {of: mbls, fixed: {margin: 9.0}}}\n",
     "a variant under the name of a part": GOOD + "variants: {ets: {of: ts}}\n",
     "a variant under the name of no training": GOOD + "variants: {given: {of: ts}}\n",
     "a variant of nothing": GOOD + "variants: {wide: {of: mbsl}}\n",

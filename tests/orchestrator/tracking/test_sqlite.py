@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from orchestrator.sweep.tracking_uri import sqlite_uri
 from orchestrator.tracking.mlflow import server, sqlite
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.mlflow.sqlite import (
@@ -16,6 +17,7 @@ from orchestrator.tracking.mlflow.sqlite import (
     require_database,
     require_readable,
     set_aside,
+    undelivered,
 )
 from orchestrator.tracking.tracker import BlockedError, UnreachableError
 from tests.orchestrator.databases import place_database
@@ -32,10 +34,11 @@ def test_a_database_or_an_empty_file_is_accepted(tmp_path, content):
 
 
 def test_a_file_that_is_not_a_database_is_refused(tmp_path):
-    file, text = tmp_path / "mlflow.db", tmp_path / "text"
+    file, own, text = (tmp_path / name for name in ("mlflow.db", "my.db", "text"))
     text.write_bytes(b"SQLite format 2\0")
     for path, told in (
-        (file, f"no tracking database at {file} {ELSEWHERE}; `{SYNC}` builds it"),
+        (file, f"no sweep in {tmp_path / 'sweeps'} {ELSEWHERE}"),
+        (own, f"no tracking database at {own} {ELSEWHERE}; `{SYNC}` builds it"),
         (tmp_path, f"tracking database {tmp_path} cannot be read: Is a directory"),
         (
             text,
@@ -46,6 +49,20 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path):
         with pytest.raises(InputError) as refusal:
             require_database(path)
         assert str(refusal.value) == told
+
+
+def test_the_remedy_for_a_lost_database_delivers_every_sweep(tmp_path):
+    for name in ("b", "a"):
+        journal = tmp_path / "sweeps" / name / "journal.jsonl"
+        journal.parent.mkdir(parents=True)
+        journal.touch()
+    commands = " && ".join(f"calsweep storage sync {tmp_path}/sweeps/{name}" for name in "ab")
+    with pytest.raises(InputError, match=f"; `{commands}` builds it$"):
+        require_database(tmp_path / "mlflow.db")
+    uri = sqlite_uri(tmp_path / "mlflow.db")
+    assert undelivered(uri, "b") == f"`calsweep storage sync {tmp_path}/sweeps/b` delivers it"
+    assert undelivered(uri, "c") == undelivered("http://127.0.0.1:9", "b") == ""
+    assert undelivered(sqlite_uri(tmp_path / "my.db"), "b") == ""
 
 
 def test_a_damaged_database_is_found_and_set_aside_with_its_journal(tmp_path):
