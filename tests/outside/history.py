@@ -24,7 +24,7 @@ from tests.outside import sweeps
 from tests.outside.door import Door, Running, Told
 from tests.outside.draw import DIMENSIONS, Row, together
 
-REMEDY = re.compile(r"(?:`|with: )(calsweep [^`\n]+)")
+REMEDY = re.compile(r"(?:`|with:? )(calsweep [^`\n]+)")
 # The server of pages never ends by itself, a job server is not there, and these are what is tested.
 NOT_PASTED = ("ui", "submit", "demo")
 STEPS = DIMENSIONS["command"]
