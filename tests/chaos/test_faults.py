@@ -71,7 +71,7 @@ def test_a_sweep_without_its_tracking_server_finishes_and_names_the_sync_command
     line = story.ended.line("calsweep storage sync")
     delivered = story.sweep.obey(f"{line} --tracking-uri sqlite:///{store}")
     assert delivered.code == 0
-    assert statuses(store) == {"FINISHED": 4}
+    assert statuses(store) == {"FINISHED": 5}  # Two studies, two trials, tables and report.
 
 
 def test_a_full_disk_ends_a_sweep_and_more_space_lets_the_sweep_continue(story, lab, tmp_path):
