@@ -38,7 +38,7 @@ def record(path: Path, row: Iterable[object]) -> None:
 
 
 def lived(seed: int, folder: Path, services: Services) -> tuple[list[object], str]:
-    """Live one history; return its record, and what happened if a promise was broken."""
+    """Live one history; return its record, and its steps if a promise was broken."""
     (folder / "scratch").mkdir(parents=True)
     row, began, fault = draw.row_of(seed), time.monotonic(), ""
     door = Door(folder / "scratch", variables=services.variables(row))
@@ -85,6 +85,8 @@ def main() -> None:
     services = Services()
     seeds = [seed for seed in options.seeds if seed not in done]
     here = [seed for seed in seeds if not services.without & {*draw.row_of(seed).values()}]
+    if left_out := len(seeds) - len(here):
+        say(f"{left_out} histories are left out: they need SLURM, which is not here (slurm-wlm)")
     try:
         with ThreadPoolExecutor(options.processes) as pool:
             list(pool.map(work, here))

@@ -197,7 +197,6 @@ def requests() -> Iterator[list[object]]:
 
 def serve() -> None:
     """Fork a process per command until the input ends."""
-    sys.dont_write_bytecode = False
     for name in LIBRARIES:
         __import__(name)
     package = __import__("calsweep")

@@ -9,7 +9,6 @@ histories with a planted bug, which must be found:
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -18,12 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.outside import draw
-from tests.outside.__main__ import lived
 from tests.outside.door import Door
 from tests.outside.history import Broken, History
-from tests.outside.services import Services
 
-SEEDS = range(*map(int, os.environ.get("CALSWEEP_SEEDS", "0:400").split(":")))
 # Together they take most steps; the executor is the one that starts no process.
 FAST = {
     "executor": "in-process",
@@ -67,13 +63,6 @@ SWEEPS = {
 }
 # It has trials for a pause, and one of them is better than the published default.
 SWEEPS["many"] = {**SWEEPS["trained"], "key": "many", "calibrator": "none"}
-
-
-@pytest.fixture(scope="module")
-def services() -> Iterator[Services]:
-    found = Services()
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +149,3 @@ def test_a_planted_bug_is_found(
     with pytest.raises(Broken):
         history.takes(bug["steps"].split())
     door.close()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_history(seed: int, services: Services, tmp_path: Path) -> None:
-    if services.without & {*draw.row_of(seed).values()}:
-        pytest.skip("SLURM is not here (slurm-wlm)")
-    _, fault = lived(seed, tmp_path, services)
-    assert not fault, fault

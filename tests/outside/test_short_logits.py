@@ -1,6 +1,5 @@
 """Thirty short histories of sweeps of logits; ``test_outside.py`` has longer ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ ROWS = (
     {**BASE, "data": "logits", "plugin": "calibrator", "storage": "percent", "calibrator": "ts"},
     {**BASE, "data": "logits", "plugin": "metric", "storage": "hash", "calibrator": "isotonic"},
 )
-
-
-@pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Short]:
-    found = Short(ROWS, tmp_path_factory.mktemp("ended"))
-    yield found
-    found.door.close()
 
 
 @pytest.mark.parametrize("seed", range(30))

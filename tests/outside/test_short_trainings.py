@@ -1,6 +1,5 @@
 """Thirty short histories of sweeps of trainings; ``test_outside.py`` has longer ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,6 @@ ROWS = (
     {**BASE, "data": "npz", "plugin": "none", "storage": "umlaut", "calibrator": "ts"},
     {**BASE, "data": "features", "plugin": "library", "storage": "symlink", "calibrator": "cts"},
 )
-
-
-@pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Short]:
-    found = Short(ROWS, tmp_path_factory.mktemp("ended"))
-    yield found
-    found.door.close()
 
 
 @pytest.mark.parametrize("seed", range(30))
